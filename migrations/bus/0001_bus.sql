@@ -1,0 +1,33 @@
+-- +goose Up
+CREATE TABLE mensajes (                                   -- the log of every topic
+    posicion     BIGINT      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topico       TEXT        NOT NULL,
+    id           TEXT        NOT NULL,
+    clave        TEXT        NOT NULL,
+    carril       SMALLINT    NOT NULL,                    -- lane: hash of the key, see platform/keyed
+    cabeceras    JSON        NOT NULL,
+    carga        BYTEA       NOT NULL,
+    publicado_en TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+CREATE INDEX mensajes_topico ON mensajes (topico, posicion);
+CREATE INDEX mensajes_edad   ON mensajes (publicado_en);
+
+CREATE TABLE suscripciones (
+    consumidor   TEXT        PRIMARY KEY,
+    topico       TEXT        NOT NULL,
+    creada_en    TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+
+CREATE TABLE entregas (                                   -- one row per message and consumer until it is acknowledged
+    consumidor   TEXT        NOT NULL,
+    posicion     BIGINT      NOT NULL,
+    carril       SMALLINT    NOT NULL,
+    clave        TEXT        NOT NULL,
+    no_antes     TIMESTAMPTZ,                             -- not due before
+    PRIMARY KEY (consumidor, posicion)
+);
+
+-- +goose Down
+DROP TABLE entregas;
+DROP TABLE suscripciones;
+DROP TABLE mensajes;
