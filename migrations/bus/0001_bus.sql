@@ -7,7 +7,8 @@ CREATE TABLE mensajes (                                   -- the log of every to
     carril       SMALLINT    NOT NULL,                    -- lane: hash of the key, see platform/keyed
     cabeceras    JSON        NOT NULL,
     carga        BYTEA       NOT NULL,
-    publicado_en TIMESTAMPTZ NOT NULL DEFAULT now()
+    publicado_en TIMESTAMPTZ NOT NULL DEFAULT now(),
+    no_antes     TIMESTAMPTZ                              -- not due before
 );
 CREATE INDEX mensajes_topico ON mensajes (topico, posicion);
 CREATE INDEX mensajes_edad   ON mensajes (publicado_en);
@@ -23,9 +24,10 @@ CREATE TABLE entregas (                                   -- one row per message
     posicion     BIGINT      NOT NULL,
     carril       SMALLINT    NOT NULL,
     clave        TEXT        NOT NULL,
-    no_antes     TIMESTAMPTZ,                             -- not due before
+    no_antes     TIMESTAMPTZ,                             -- not due before; the later ones of its key wait with it
     PRIMARY KEY (consumidor, posicion)
 );
+CREATE INDEX entregas_aplazadas ON entregas (consumidor, clave, posicion) WHERE no_antes IS NOT NULL;
 
 -- +goose Down
 DROP TABLE entregas;

@@ -10,7 +10,7 @@ INSERT INTO stock VALUES ('tomate-rosa', 120), ('calabacin', 80), ('queso-curado
 -- happen once, in whatever order and however often the events arrive.
 CREATE TABLE descuentos (
     pedido_id TEXT        COLLATE "C" PRIMARY KEY,
-    estado    TEXT        NOT NULL CHECK (estado IN ('descontado', 'devuelto', 'rechazado', 'anulado')),
+    estado    TEXT        NOT NULL CHECK (estado IN ('', 'descontado', 'devuelto', 'rechazado', 'anulado')), -- '' never outlives a transaction
     lineas    JSONB       NOT NULL DEFAULT '[]',          -- what was taken: [{"producto","cantidad"}]
     en        TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 );

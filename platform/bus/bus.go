@@ -40,6 +40,15 @@ type Topology struct {
 	Subscriptions []Subscription
 }
 
+// Subscriber is a message.Subscriber that can stop without breaking off work.
+type Subscriber interface {
+	message.Subscriber
+	// Drain hands out nothing more and returns when every message in flight
+	// was acknowledged or nacked and the bus knows it, or with ctx's error. The
+	// messages' contexts stay alive meanwhile. Close abandons instead.
+	Drain(ctx context.Context) error
+}
+
 // Driver is one kind of bus. It is safe for concurrent use.
 type Driver interface {
 	// Declare makes the topology exist; idempotent, safe in several processes.
@@ -51,7 +60,7 @@ type Driver interface {
 	Publisher() message.Publisher
 	// Subscriber gives the subscriber of one consumer. The Watermill topic
 	// passed to Subscribe must be the subscription's.
-	Subscriber(s Subscription) (message.Subscriber, error)
+	Subscriber(s Subscription) (Subscriber, error)
 	// Lag counts, per consumer, messages waiting, and the age of the oldest in
 	// seconds. Drivers that cannot tell return an empty map.
 	Lag(ctx context.Context) (map[string]Lag, error)

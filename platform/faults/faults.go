@@ -38,22 +38,39 @@ var armed atomic.Pointer[map[string]*trigger]
 // process kills itself with SIGKILL at the n-th passage of the point. An empty
 // plan disarms. Unknown points and actions are errors.
 func Arm(plan string) error {
-	if strings.TrimSpace(plan) == "" {
+	triggers, err := parse(plan)
+	if err != nil {
+		return err
+	}
+	if len(triggers) == 0 {
 		armed.Store(nil)
 		return nil
 	}
+	armed.Store(&triggers)
+	return nil
+}
+
+// Check says whether Arm would take plan.
+func Check(plan string) error {
+	_, err := parse(plan)
+	return err
+}
+
+func parse(plan string) (map[string]*trigger, error) {
 	triggers := map[string]*trigger{}
+	if strings.TrimSpace(plan) == "" {
+		return triggers, nil
+	}
 	for _, item := range strings.Split(plan, ",") {
 		point, action, _ := strings.Cut(strings.TrimSpace(item), "=")
 		nth, ok := strings.CutPrefix(action, "kill@")
 		n, err := strconv.ParseInt(nth, 10, 64)
 		if !ok || err != nil || n < 1 || !known(point) {
-			return fmt.Errorf("fault %q: want POINT=kill@N with POINT one of %s", item, strings.Join(Points(), ", "))
+			return nil, fmt.Errorf("fault %q: want POINT=kill@N with POINT one of %s", item, strings.Join(Points(), ", "))
 		}
 		triggers[point] = &trigger{at: n}
 	}
-	armed.Store(&triggers)
-	return nil
+	return triggers, nil
 }
 
 // Points lists the known points.

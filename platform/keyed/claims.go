@@ -50,6 +50,14 @@ type Claims struct {
 	left     []*membership // to be unlocked
 	toNotify map[string]struct{}
 	alone    bool // no other process has a session on this database
+	up       bool // the session is open and lanes are shared
+}
+
+// Up says whether the session is open: readers of this process get lanes.
+func (c *Claims) Up() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up
 }
 
 type membership struct {
@@ -172,7 +180,7 @@ func (c *Claims) wakeLocal(name string) {
 func (c *Claims) loseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.alone = false
+	c.alone, c.up = false, false
 	for _, m := range c.members {
 		m.joined = false
 		clear(m.owned)

@@ -127,7 +127,7 @@ func (s *laneSession) countSessions(locks []lock) {
 		others = others || (l.group == sessionsKey && l.object == memberKey && !l.mine)
 	}
 	s.c.mu.Lock()
-	s.c.alone = !others
+	s.c.alone, s.c.up = !others, true
 	s.c.mu.Unlock()
 }
 

@@ -1,0 +1,108 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"km0/migrations"
+	"km0/platform/keyed"
+	"km0/platform/lifecycle"
+	"km0/platform/outbox"
+	"km0/platform/postgres"
+	"km0/platform/postgres/embedded"
+)
+
+func (a *App) privatePostgres() lifecycle.Component {
+	failed := make(chan error, 1)
+	stopping := make(chan struct{})
+	return lifecycle.Component{
+		Name: "postgres", Failed: failed,
+		Start: func(ctx context.Context) (err error) {
+			cfg := embedded.Config{Dir: a.cfg.State, BinDir: a.cfg.Postgres.Bin, Logger: a.logger}
+			if a.progress != nil {
+				cfg.Progress = a.progress
+			}
+			if a.server, err = embedded.Start(ctx, cfg); err != nil {
+				return err
+			}
+			go func() {
+				select {
+				case <-a.server.Done():
+					failed <- errors.New("the private PostgreSQL ended")
+				case <-stopping:
+				}
+			}()
+			names := []string{"km0_bus"}
+			for _, m := range catalogue {
+				names = append(names, "km0_"+m.name)
+			}
+			return a.server.CreateDatabases(ctx, names...)
+		},
+		Stop: func(ctx context.Context) error {
+			close(stopping)
+			return a.server.Stop(ctx)
+		},
+	}
+}
+
+func (a *App) dsn(name string) string {
+	if a.server != nil {
+		return a.server.DSN("km0_" + name)
+	}
+	return a.cfg.Databases.DSN(name)
+}
+
+func (a *App) openDatabases(ctx context.Context) (err error) {
+	if a.busPool, err = a.openDatabase(ctx, "bus", map[string]func() fs.FS{"bus": migrations.Bus}); err != nil {
+		return err
+	}
+	for _, m := range catalogue {
+		if !a.cfg.Hosts(m.name) {
+			continue
+		}
+		h := &hosted{name: m.name}
+		a.hosted = append(a.hosted, h)
+		h.pool, err = a.openDatabase(ctx, m.name, map[string]func() fs.FS{"plataforma": migrations.Plataforma, m.name: m.migrations})
+		if err != nil {
+			_ = a.closeDatabases(ctx)
+			return err
+		}
+		h.outbox = outbox.New(outbox.Config{Pool: h.pool, Origen: h.name})
+	}
+	a.claims = []*keyed.Claims{keyed.NewClaims(a.busPool.Config().ConnConfig.Copy(), a.logger)}
+	for _, h := range a.hosted {
+		a.claims = append(a.claims, keyed.NewClaims(h.pool.Config().ConnConfig.Copy(), a.logger))
+	}
+	return nil
+}
+
+func (a *App) openDatabase(ctx context.Context, name string, sets map[string]func() fs.FS) (*pgxpool.Pool, error) {
+	pool, err := postgres.Open(ctx, a.dsn(name), postgres.PoolOptions{MaxConns: int32(a.cfg.Databases.MaxConns), ApplicationName: "km0 " + name})
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range []string{"plataforma", name} { // the module's own tables come last
+		if files := sets[set]; files != nil {
+			if err := postgres.Migrate(ctx, pool, set, files()); err != nil {
+				pool.Close()
+				return nil, err
+			}
+		}
+	}
+	return pool, nil
+}
+
+func (a *App) closeDatabases(context.Context) error {
+	for _, h := range a.hosted {
+		if h.pool != nil {
+			h.pool.Close()
+		}
+	}
+	if a.busPool != nil {
+		a.busPool.Close()
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"km0/platform/envelope"
+	"km0/platform/faults"
+	"km0/platform/keyed"
+)
+
+// table is the outbox as keyed reads it.
+type table struct {
+	pool   *pgxpool.Pool
+	origen string
+}
+
+// fetchQuery walks the partial index outbox_pendientes in its order: neither
+// the published rows nor the rest of the backlog are touched. A row that was
+// set aside blocks the later ones of its key (outbox_apartados, mostly empty).
+const fetchQuery = `
+SELECT posicion, carril, id::text, agregado_id, tipo, version, carga, topico, cabeceras, creado_en
+FROM outbox o
+WHERE publicado_en IS NULL AND apartado_en IS NULL AND posicion > $1
+  AND ($2::smallint[] IS NULL OR carril = ANY ($2))
+  AND agregado_id <> ALL ($3::text[])
+  AND NOT EXISTS (SELECT FROM outbox a
+                  WHERE a.agregado_id = o.agregado_id AND a.posicion < o.posicion
+                    AND a.apartado_en IS NOT NULL AND a.publicado_en IS NULL)
+ORDER BY posicion
+LIMIT $4`
+
+// Fetch implements keyed.Table.
+func (t table) Fetch(ctx context.Context, q keyed.Query) ([]keyed.Row, error) {
+	exclude := q.Exclude
+	if exclude == nil {
+		exclude = []string{}
+	}
+	rows, err := t.pool.Query(ctx, fetchQuery, q.After, q.Lanes, exclude, q.Limit)
+	if err != nil {
+		return nil, fmt.Errorf("fetch pending outbox rows: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, t.row)
+	if err != nil {
+		return nil, fmt.Errorf("fetch pending outbox rows: %w", err)
+	}
+	return list, nil
+}
+
+func (t table) row(row pgx.CollectableRow) (keyed.Row, error) {
+	var (
+		r         keyed.Row
+		e         envelope.Event
+		topic     string
+		cabeceras []byte
+		creado    time.Time
+	)
+	err := row.Scan(&r.Position, &r.Lane, &e.ID, &r.Key, &e.Tipo, &e.Version, &e.Datos, &topic, &cabeceras, &creado)
+	if err != nil {
+		return r, err
+	}
+	e.FechaMS, e.Origen = creado.UnixMilli(), t.origen
+	if r.Message, err = enveloped(topic, e, cabeceras); err != nil {
+		// A row that somebody wrote by hand: refused, it stops no other key.
+		r.Message = message.NewMessage(e.ID, nil)
+		r.Message.Metadata.Set(envelope.HeaderMotivo, err.Error())
+	}
+	return r, nil
+}
+
+// enveloped makes of a row what the forwarder understands.
+func enveloped(topic string, e envelope.Event, cabeceras []byte) (*message.Message, error) {
+	body, err := e.Encode()
+	if err != nil {
+		return nil, err
+	}
+	m := message.NewMessage(e.ID, body)
+	if err := json.Unmarshal(cabeceras, &m.Metadata); err != nil {
+		return nil, fmt.Errorf("cabeceras is no object of strings: %w", err)
+	}
+	return wrap(topic, m)
+}
+
+// captor keeps what forwarder.Publisher publishes: the forwarder's envelope
+// has no other public maker.
+type captor struct{ message *message.Message }
+
+func (c *captor) Publish(_ string, messages ...*message.Message) error {
+	c.message = messages[0]
+	return nil
+}
+
+func (c *captor) Close() error { return nil }
+
+func wrap(topic string, m *message.Message) (*message.Message, error) {
+	var c captor
+	if err := forwarder.NewPublisher(&c, forwarder.PublisherConfig{}).Publish(topic, m); err != nil {
+		return nil, err
+	}
+	c.message.UUID = m.UUID // the forwarder makes a new one; logs should name the event
+	return c.message, nil
+}
+
+// The conditions beside posicion make outbox_pendientes usable.
+const (
+	settleQuery = `
+UPDATE outbox SET publicado_en = clock_timestamp()
+WHERE posicion = ANY ($1) AND publicado_en IS NULL AND apartado_en IS NULL`
+
+	setAsideQuery = `
+UPDATE outbox SET apartado_en = clock_timestamp(), motivo = left($2, 1000)
+WHERE posicion = $1 AND publicado_en IS NULL AND apartado_en IS NULL`
+)
+
+// Settle implements keyed.Table: the bus has confirmed the rows.
+func (t table) Settle(ctx context.Context, positions []int64) error {
+	_, err := t.pool.Exec(ctx, settleQuery, positions)
+	if err != nil {
+		return fmt.Errorf("mark %d outbox rows as published: %w", len(positions), err)
+	}
+	faults.Point(faults.RelayMarked)
+	return nil
+}
+
+// SetAside implements keyed.Table.
+func (t table) SetAside(ctx context.Context, position int64, reason string) error {
+	_, err := t.pool.Exec(ctx, setAsideQuery, position, reason)
+	if err != nil {
+		return fmt.Errorf("set outbox row %d aside: %w", position, err)
+	}
+	return nil
+}

@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package embedded
+
+import "errors"
+
+const stopsWithParent = false
+
+func mountSmall(string, int) error { return errors.ErrUnsupported }
+
+func unmount(string) error { return nil }
