@@ -375,6 +375,7 @@ func TestLostSessionCostsNoRowAndNoOrder(t *testing.T) {
 
 func TestDrainFinishesWhatIsInFlightAndHandsOutNothingMore(t *testing.T) {
 	q := newQueue(t)
+	before := goleak.IgnoreCurrent()
 	q.add(t, "a", 1)
 	q.add(t, "a", 2)
 	p := q.start(t, 16)
@@ -397,6 +398,5 @@ func TestDrainFinishesWhatIsInFlightAndHandsOutNothingMore(t *testing.T) {
 	p.stop()
 	_, open := <-p.out
 	require.False(t, open)
-	q.pool.Close()
-	goleak.VerifyNone(t, goleak.IgnoreTopFunction("km0/platform/testbed.sweep"))
+	goleak.VerifyNone(t, before)
 }

@@ -15,14 +15,15 @@ type Lag struct {
 	SetAside      int64   // rows the bus refused for good: somebody must look
 }
 
+const lagQuery = `
+SELECT p.n + a.n, a.n, greatest(0, extract(epoch FROM clock_timestamp() - least(p.oldest, a.oldest)))::float8
+FROM (SELECT count(*) n, min(creado_en) oldest FROM outbox WHERE publicado_en IS NULL AND apartado_en IS NULL) p,
+     (SELECT count(*) n, min(creado_en) oldest FROM outbox WHERE publicado_en IS NULL AND apartado_en IS NOT NULL) a`
+
 // Lag reads only pending rows, however many are published.
 func (o *Outbox) Lag(ctx context.Context) (Lag, error) {
 	var l Lag
-	err := o.cfg.Pool.QueryRow(ctx, `
-		SELECT p.n + a.n, a.n, greatest(0, extract(epoch FROM clock_timestamp() - least(p.oldest, a.oldest)))::float8
-		FROM (SELECT count(*) n, min(creado_en) oldest FROM outbox WHERE publicado_en IS NULL AND apartado_en IS NULL) p,
-		     (SELECT count(*) n, min(creado_en) oldest FROM outbox WHERE publicado_en IS NULL AND apartado_en IS NOT NULL) a`,
-	).Scan(&l.Pending, &l.SetAside, &l.OldestSeconds)
+	err := o.cfg.Pool.QueryRow(ctx, lagQuery).Scan(&l.Pending, &l.SetAside, &l.OldestSeconds)
 	if err != nil {
 		return Lag{}, fmt.Errorf("lag of the outbox of %s: %w", o.cfg.Origen, err)
 	}

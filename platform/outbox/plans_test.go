@@ -60,6 +60,20 @@ func requireIndexes(t *testing.T, pool *pgxpool.Pool, state string) {
 	}
 }
 
+func TestLagReadsNoPublishedRow(t *testing.T) {
+	t.Parallel()
+	pool := testbed.ModuleDatabase(t, "prueba", nil)
+	_, err := pool.Exec(t.Context(), `
+		INSERT INTO outbox (id, agregado, agregado_id, tipo, carga, topico, carril, publicado_en)
+		SELECT gen_random_uuid(), 'pedido', 'P-' || n, 'pedido.creado', '{}', 'pedidos.eventos', n % 32, CASE WHEN n < 99900 THEN now() END
+		FROM generate_series(1, 100000) n`)
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), `ANALYZE outbox`)
+	require.NoError(t, err)
+	plan := explain(t, pool, "auto", "", lagQuery, "")
+	require.NotContains(t, plan, "Seq Scan", plan)
+}
+
 // explain gives the plan that a prepared statement gets.
 func explain(t *testing.T, pool *pgxpool.Pool, mode, types, query, args string) string {
 	t.Helper()
@@ -68,9 +82,12 @@ func explain(t *testing.T, pool *pgxpool.Pool, mode, types, query, args string) 
 	defer func() { require.NoError(t, tx.Rollback(t.Context())) }()
 	_, err = tx.Exec(t.Context(), `SET LOCAL plan_cache_mode = `+mode)
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `PREPARE q (`+types+`) AS `+query)
+	if types != "" {
+		types, args = "("+types+")", "("+args+")"
+	}
+	_, err = tx.Exec(t.Context(), `PREPARE q `+types+` AS `+query)
 	require.NoError(t, err)
-	rows, err := tx.Query(t.Context(), `EXPLAIN EXECUTE q (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
+	rows, err := tx.Query(t.Context(), `EXPLAIN EXECUTE q `+args, pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

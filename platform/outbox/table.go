@@ -25,6 +25,8 @@ type table struct {
 // fetchQuery walks the partial index outbox_pendientes in its order: neither
 // the published rows nor the rest of the backlog are touched. A row that was
 // set aside blocks the later ones of its key (outbox_apartados, mostly empty).
+// OFFSET 0 keeps that a look-up per row: as a hash join it would have no order,
+// and the whole backlog would be sorted.
 const fetchQuery = `
 SELECT posicion, carril, id::text, agregado_id, tipo, version, carga, topico, cabeceras, creado_en
 FROM outbox o
@@ -33,7 +35,8 @@ WHERE publicado_en IS NULL AND apartado_en IS NULL AND posicion > $1
   AND agregado_id <> ALL ($3::text[])
   AND NOT EXISTS (SELECT FROM outbox a
                   WHERE a.agregado_id = o.agregado_id AND a.posicion < o.posicion
-                    AND a.apartado_en IS NOT NULL AND a.publicado_en IS NULL)
+                    AND a.apartado_en IS NOT NULL AND a.publicado_en IS NULL
+                  OFFSET 0)
 ORDER BY posicion
 LIMIT $4`
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"km0/platform/bus"
+	"km0/platform/envelope"
 	"km0/platform/faults"
 	"km0/platform/keyed"
 )
@@ -103,6 +104,8 @@ type deliveries struct {
 
 // fetchQuery walks the primary key of entregas in its order. A row that is not
 // due yet blocks the later ones of its key (entregas_aplazadas, mostly empty).
+// OFFSET 0 keeps that a look-up per row: as a hash join it would have no order,
+// and the whole backlog would be sorted.
 const fetchQuery = `
 SELECT e.posicion, e.carril, e.clave, m.id, m.cabeceras, m.carga
 FROM entregas e JOIN mensajes m ON m.posicion = e.posicion
@@ -112,7 +115,8 @@ WHERE e.consumidor = $1 AND e.posicion > $2
   AND (e.no_antes IS NULL OR e.no_antes <= statement_timestamp())
   AND NOT EXISTS (SELECT FROM entregas d
                   WHERE d.consumidor = e.consumidor AND d.clave = e.clave AND d.posicion < e.posicion
-                    AND d.no_antes > statement_timestamp())
+                    AND d.no_antes > statement_timestamp()
+                  OFFSET 0)
 ORDER BY e.posicion
 LIMIT $5`
 
@@ -142,12 +146,19 @@ func delivery(row pgx.CollectableRow) (r keyed.Row, err error) {
 		return r, err
 	}
 	r.Message = message.NewMessage(id, payload)
-	return r, json.Unmarshal(cabeceras, &r.Message.Metadata)
+	if json.Unmarshal(cabeceras, &r.Message.Metadata) != nil || r.Message.Metadata == nil {
+		// Written by hand: one such row must not stop the consumer, and the
+		// body says all that matters.
+		r.Message.Metadata = message.Metadata{envelope.HeaderClave: r.Key}
+	}
+	return r, nil
 }
+
+const settleQuery = `DELETE FROM entregas WHERE consumidor = $1 AND posicion = ANY ($2)`
 
 // Settle implements keyed.Table: the consumer has acknowledged the messages.
 func (t deliveries) Settle(ctx context.Context, positions []int64) error {
-	_, err := t.pool.Exec(ctx, `DELETE FROM entregas WHERE consumidor = $1 AND posicion = ANY ($2)`, t.consumer, positions)
+	_, err := t.pool.Exec(ctx, settleQuery, t.consumer, positions)
 	if err != nil {
 		return fmt.Errorf("acknowledge %d messages of %s: %w", len(positions), t.consumer, err)
 	}
