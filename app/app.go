@@ -183,3 +183,13 @@ func (a *App) apiHandler() http.Handler {
 	}
 	return withDeadline(a.cfg.HTTP.Timeout, withCorrelation(withRecovery(a.logger, a.mux)))
 }
+
+// Module is a module of this process by its name, or nil; after Start.
+func (a *App) Module(name string) any {
+	for _, h := range a.hosted {
+		if h.name == name {
+			return h.module
+		}
+	}
+	return nil
+}

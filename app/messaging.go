@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	buspg "km0/platform/bus/postgres"
@@ -52,7 +54,9 @@ func (a *App) settings(c consumer.Consumer) consumer.Settings {
 }
 
 func (a *App) subscription(c consumer.Consumer) bus.Subscription {
-	return bus.Subscription{Consumer: c.Name, Topic: c.Topic, Concurrency: a.settings(c).Concurrency}
+	return bus.Subscription{
+		Consumer: c.Name, Topic: c.Topic, Concurrency: a.settings(c).Concurrency, Types: slices.Sorted(maps.Keys(c.Handlers)),
+	}
 }
 
 func (a *App) startRelays(ctx context.Context) error {

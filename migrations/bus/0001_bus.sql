@@ -3,6 +3,7 @@ CREATE TABLE mensajes (                                   -- the log of every to
     posicion     BIGINT      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topico       TEXT        NOT NULL,
     id           TEXT        NOT NULL,
+    tipo         TEXT        NOT NULL,                    -- '' if the message does not say
     clave        TEXT        NOT NULL,
     carril       SMALLINT    NOT NULL,                    -- lane: hash of the key, see platform/keyed
     cabeceras    JSON        NOT NULL,
@@ -10,12 +11,13 @@ CREATE TABLE mensajes (                                   -- the log of every to
     publicado_en TIMESTAMPTZ NOT NULL DEFAULT now(),
     no_antes     TIMESTAMPTZ                              -- not due before
 );
-CREATE INDEX mensajes_topico ON mensajes (topico, posicion);
-CREATE INDEX mensajes_edad   ON mensajes (publicado_en);
+-- No other index: each would cost every publication, and a new consumer and
+-- the purge, the only ones to read the log as such, walk it in its order.
 
 CREATE TABLE suscripciones (
     consumidor   TEXT        PRIMARY KEY,
     topico       TEXT        NOT NULL,
+    tipos        TEXT[],                                  -- only these types; all if NULL
     creada_en    TIMESTAMPTZ NOT NULL DEFAULT now()
 );
 

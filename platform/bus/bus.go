@@ -31,6 +31,10 @@ type Subscription struct {
 	Consumer    string // the consumer's name; processes with the same name compete
 	Topic       string
 	Concurrency int // most messages in flight in this process, each of another key
+	// Types are the values of the header "tipo" the consumer handles; nil means
+	// all. A driver may leave out messages of other types, never those without
+	// the header.
+	Types []string
 }
 
 // Topology is everything that must exist before the first message flows: a

@@ -12,12 +12,17 @@ import (
 // batch lets messages in flight share a transaction. The first to arrive waits
 // for others, runs them all, one after the other, each with its inbox record,
 // and commits once. If one fails, everything is rolled back and each runs in a
-// transaction of its own: a bad message hurts only itself.
+// transaction of its own, with its own time, and stays alone if it is tried
+// again: a bad message hurts only itself.
 func (b *builder) batch() message.HandlerMiddleware {
 	gatherer := &gatherer{size: b.Settings.Batch.Size, wait: b.Settings.Batch.Wait}
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		alone := b.transaction(next)
 		return func(m *message.Message) ([]*message.Message, error) {
+			d := deliveryOf(m.Context())
+			if d.alone {
+				return alone(m)
+			}
 			seat, group := gatherer.join(m)
 			if group != nil { // first to arrive, and now the group is complete
 				together := b.runTogether(group, next)
@@ -28,6 +33,10 @@ func (b *builder) batch() message.HandlerMiddleware {
 			if <-seat.committed {
 				return nil, nil
 			}
+			d.alone = true
+			ctx, cancel := b.limited(m.Context()) // the batch may have used up the time
+			defer cancel()
+			m.SetContext(ctx)
 			return alone(m)
 		}
 	}

@@ -37,18 +37,24 @@ func Register(router *message.Router, sub bus.Subscriber, c Consumer, d Deps) er
 	if d.Committed == nil {
 		d.Committed = func() {}
 	}
-	c.Settings = c.Settings.over(Defaults())
+	if d.Drain == nil {
+		return fmt.Errorf("consumer %s: Deps.Drain is missing", c.Name)
+	}
+	if _, taken := router.Handlers()[c.Name]; taken { // Watermill would panic
+		return fmt.Errorf("consumer %s: the router has a consumer of this name", c.Name)
+	}
+	c.Settings = c.Settings.Over(Defaults())
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	b := &builder{Consumer: c, Deps: d, archive: deadletter.Archive{Pool: d.DB}}
 	b.Logger = d.Logger.With("consumer", c.Name)
 	b.metrics = d.Metrics.of(c.Name)
-	handler := router.AddConsumerHandler(c.Name, c.Topic, sub, b.handle)
 	links, err := b.links()
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", c.Name, err)
 	}
+	handler := router.AddConsumerHandler(c.Name, c.Topic, sub, b.handle)
 	for _, l := range links {
 		handler.AddMiddleware(l.middleware)
 	}
@@ -58,7 +64,7 @@ func Register(router *message.Router, sub bus.Subscriber, c Consumer, d Deps) er
 
 // Chain names the links of c as Register builds them, outermost first.
 func Chain(c Consumer) []string {
-	c.Settings = c.Settings.over(Defaults())
+	c.Settings = c.Settings.Over(Defaults())
 	b := &builder{Consumer: c, Deps: Deps{Logger: slog.New(slog.DiscardHandler), Drain: NewDrain()}}
 	links, err := b.links()
 	if err != nil {
@@ -87,7 +93,7 @@ type link struct {
 
 // links is the one place that knows the order.
 func (b *builder) links() ([]link, error) {
-	deadLetter, err := middleware.PoisonQueueWithFilter(poison{b}, b.Name+".dlq", b.dies)
+	deadLetter, err := b.deadLetter()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +102,6 @@ func (b *builder) links() ([]link, error) {
 		{"drain", b.drain},
 		{"pause", b.pause},
 		{"dead letter", deadLetter},
-		{"failure", b.noteFailure},
 		{"retry", b.retry()},
 		{"recoverer", middleware.Recoverer},
 	}
@@ -122,13 +127,16 @@ func (b *builder) links() ([]link, error) {
 // context; one goroutine at a time uses it.
 type delivery struct {
 	consumer    string
+	metrics     *metrics
 	event       envelope.Event
 	fingerprint []byte
 	tx          pgx.Tx
 	outcome     Outcome
 	attempts    int
-	failure     error             // of the last attempt
-	headers     map[string]string // as they came
+	alone       bool              // no batch any more: one it was in was rolled back
+	failure     error             // what Retry gave up with
+	notStored   error             // why the dead letter could not be archived
+	headers     map[string]string // as they came, of a message that failed
 }
 
 type deliveryKey struct{}
@@ -151,7 +159,7 @@ func (c Consumer) Validate() error {
 	if c.Topic == c.Name+".dlq" {
 		wrong = append(wrong, errors.New("a consumer cannot read its own dead letters"))
 	}
-	wrong = append(wrong, c.Settings.validate()...)
+	wrong = append(wrong, c.Settings.wrong()...)
 	if len(wrong) == 0 {
 		return nil
 	}

@@ -95,13 +95,23 @@ func On[T any](versions []int, apply func(ctx context.Context, tx pgx.Tx, e enve
 		if err := dec.Decode(&datos); err != nil {
 			return Contract(fmt.Errorf("decode datos of %s version %d: %w", e.Tipo, e.Version, err))
 		}
-		if v, ok := any(datos).(interface{ Validate() error }); ok {
-			if err := v.Validate(); err != nil {
-				return Permanent(fmt.Errorf("datos of %s: %w", e.Tipo, err))
-			}
+		if err := validate(&datos); err != nil {
+			return Permanent(fmt.Errorf("datos of %s: %w", e.Tipo, err))
 		}
 		return apply(ctx, tx, e, datos)
 	}
+}
+
+// validate finds the method on T and on *T.
+func validate[T any](datos *T) error {
+	type validator interface{ Validate() error }
+	if v, ok := any(datos).(validator); ok {
+		return v.Validate()
+	}
+	if v, ok := any(*datos).(validator); ok { // T is a pointer itself
+		return v.Validate()
+	}
+	return nil
 }
 
 func accepts(versions []int, v int) bool {

@@ -59,9 +59,10 @@ func (d *Drain) Stop(ctx context.Context) error {
 }
 
 // stopped says whether err comes from the stop and says nothing of the
-// message.
+// message. Once handlers are cancelled, too, no error does: what they make of
+// the cancellation need not wrap it.
 func (d *Drain) stopped(err error) bool {
-	return d.waits.Err() != nil && errors.Is(err, context.Canceled)
+	return err != nil && (d.work.Err() != nil || d.waits.Err() != nil && errors.Is(err, context.Canceled))
 }
 
 // detached has the values of one context and the life of another.

@@ -3,7 +3,9 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/sony/gobreaker"
 	"golang.org/x/time/rate"
 
+	"km0/platform/deadletter"
 	"km0/platform/envelope"
 	"km0/platform/postgres"
 )
@@ -34,9 +37,18 @@ const (
 // errCircuitOpen is what an open circuit breaker makes of a message.
 var errCircuitOpen = errors.New("the circuit breaker is open")
 
+// away is an error that says nothing of the message, whatever its cause: no
+// transaction could be begun, or COMMIT was not answered. In the second case
+// the effect may be there: only the inbox can tell, when the message runs again.
+type away struct{ err error }
+
+func (a *away) Error() string { return a.err.Error() }
+func (a *away) Unwrap() error { return a.err }
+
 // waitable says that err is no fault of the message and passes by itself.
 func waitable(err error) bool {
-	return postgres.Unavailable(err) || errors.Is(err, errCircuitOpen)
+	var a *away
+	return errors.As(err, &a) || postgres.Unavailable(err) || errors.Is(err, errCircuitOpen)
 }
 
 // pause keeps the message while what it needs is away: it is not acknowledged,
@@ -48,7 +60,8 @@ func (b *builder) pause(next message.HandlerFunc) message.HandlerFunc {
 			m.SetContext(ctx)
 			produced, err := next(m)
 			if !waitable(err) {
-				if b.paused.leave() {
+				// An ignored message needs nothing, so it proves nothing.
+				if err == nil && deliveryOf(ctx).outcome != Ignorado && b.paused.leave() {
 					b.metrics.paused(false)
 					b.Logger.Info("consumption goes on")
 				}
@@ -59,7 +72,7 @@ func (b *builder) pause(next message.HandlerFunc) message.HandlerFunc {
 				b.Logger.Warn("consumption pauses", "error", err)
 			}
 			select {
-			case <-time.After(time.Duration(float64(wait) * (0.5 + rand.Float64()))):
+			case <-time.After(wait/2 + rand.N(wait/2)):
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -73,34 +86,40 @@ type state struct{ on atomic.Bool }
 func (s *state) enter() bool { return s.on.CompareAndSwap(false, true) }
 func (s *state) leave() bool { return s.on.Load() && s.on.CompareAndSwap(true, false) }
 
-// noteFailure keeps the typed error for the dead letter: PoisonQueue passes
-// its text only. It keeps the headers, too, which PoisonQueue adds to.
-func (b *builder) noteFailure(next message.HandlerFunc) message.HandlerFunc {
-	return func(m *message.Message) ([]*message.Message, error) {
-		d := deliveryOf(m.Context())
-		produced, err := next(m)
-		if err != nil {
-			d.failure = err
-			d.headers = make(map[string]string, len(m.Metadata))
-			for name, value := range m.Metadata {
-				d.headers[name] = value
-			}
-		}
-		return produced, err
-	}
-}
-
 // retry is Watermill's. ResetContextOnRetry: without it every attempt after
 // the first has the dead context of Timeout (watermill#467). Errors that must
 // not be retried come wrapped in backoff.Permanent: ShouldRetry would make the
 // waits drift.
 func (b *builder) retry() message.HandlerMiddleware {
 	r := b.Settings.Retry
-	return middleware.Retry{
+	retry := middleware.Retry{
 		MaxRetries: r.Attempts - 1, InitialInterval: r.Initial, MaxInterval: r.Max,
 		Multiplier: r.Multiplier, RandomizationFactor: r.Jitter,
 		ResetContextOnRetry: true, Logger: watermill.NopLogger{},
-	}.Middleware
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc { return retry.Middleware(b.attempt(next)) }
+}
+
+// attempt counts: here and not further in, because here panics are errors.
+func (b *builder) attempt(next message.HandlerFunc) message.HandlerFunc {
+	return func(m *message.Message) ([]*message.Message, error) {
+		d := deliveryOf(m.Context())
+		produced, err := next(m)
+		if waitable(err) || b.Deps.Drain.stopped(err) {
+			return produced, err
+		}
+		d.attempts++
+		if err == nil {
+			return produced, nil
+		}
+		class, permanent := classify(err)
+		b.metrics.failed(class)
+		if !permanent {
+			b.Logger.Warn("attempt failed", "id_evento", d.event.ID, "correlation_id", correlation(m, d),
+				"attempt", d.attempts, "class", class, "error", deadletter.Reason(err.Error()))
+		}
+		return produced, err
+	}
 }
 
 // circuitBreaker is Watermill's. Its refusals pause the consumer instead of
@@ -152,11 +171,15 @@ func (b *builder) throttle() message.HandlerMiddleware {
 // stop ends waits at once, but lets an attempt finish.
 func (b *builder) timeout(next message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) {
-		ctx, cancel := context.WithTimeout(detach(b.Deps.Drain.work, m.Context()), b.Settings.Timeout)
+		ctx, cancel := b.limited(m.Context())
 		defer cancel()
 		m.SetContext(ctx)
 		return next(m)
 	}
+}
+
+func (b *builder) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(detach(b.Deps.Drain.work, ctx), b.Settings.Timeout)
 }
 
 // classes reads the envelope and decides what an error means for Retry.
@@ -164,7 +187,6 @@ func (b *builder) classes(next message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) {
 		d := deliveryOf(m.Context())
 		if err := b.read(m, d); err != nil {
-			d.attempts++
 			return nil, backoff.Permanent(err)
 		}
 		if _, wanted := b.Handlers[d.event.Tipo]; !wanted {
@@ -173,20 +195,12 @@ func (b *builder) classes(next message.HandlerFunc) message.HandlerFunc {
 		}
 		m.SetContext(envelope.WithCorrelation(m.Context(), correlation(m, d)))
 		produced, err := next(m)
-		switch {
-		case err == nil:
-			d.attempts++
+		if err == nil {
 			return produced, nil
-		case waitable(err), b.Deps.Drain.stopped(err):
+		}
+		if _, permanent := classify(err); permanent || waitable(err) || b.Deps.Drain.stopped(err) {
 			return nil, backoff.Permanent(err)
 		}
-		d.attempts++
-		class, permanent := classify(err)
-		b.metrics.failed(class)
-		if permanent {
-			return nil, backoff.Permanent(err)
-		}
-		b.Logger.Warn("attempt failed", "id_evento", d.event.ID, "attempt", d.attempts, "class", class, "error", err)
 		return nil, err
 	}
 }
@@ -199,14 +213,21 @@ func (b *builder) read(m *message.Message, d *delivery) error {
 	if err != nil {
 		return err
 	}
+	if strings.ContainsRune(e.ID+e.Tipo, 0) {
+		return fmt.Errorf("%w: the database takes no NUL in id_evento and tipo", envelope.ErrMalformed)
+	}
 	d.event, d.fingerprint = e, e.Fingerprint()
 	return nil
 }
 
-// correlation is what the handler's own events will carry.
+const correlationMost = 200 // bytes
+
+// correlation is what the handler's own events will carry, and logs. A foreign
+// value that could not be stored or printed is as good as none.
 func correlation(m *message.Message, d *delivery) string {
-	if id := m.Metadata.Get(envelope.HeaderCorrelation); id != "" {
-		return id
+	id := m.Metadata.Get(envelope.HeaderCorrelation)
+	if id == "" || len(id) > correlationMost || id != deadletter.Printable(id) {
+		return d.event.ID
 	}
-	return d.event.ID
+	return id
 }

@@ -2,12 +2,14 @@ package consumer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 )
 
-// over fills what s leaves at zero with the values of base.
-func (s Settings) over(base Settings) Settings {
+// Over is s with what it leaves at zero taken from base: configuration over a
+// module's defaults.
+func (s Settings) Over(base Settings) Settings {
 	s.Concurrency = cmp.Or(s.Concurrency, base.Concurrency)
 	s.Retry = Retry{
 		Attempts:   cmp.Or(s.Retry.Attempts, base.Retry.Attempts),
@@ -17,18 +19,26 @@ func (s Settings) over(base Settings) Settings {
 		Jitter:     cmp.Or(s.Retry.Jitter, base.Retry.Jitter),
 	}
 	s.Timeout = cmp.Or(s.Timeout, base.Timeout)
-	s.Batch = cmp.Or(s.Batch, base.Batch)
-	s.Throttle = cmp.Or(s.Throttle, base.Throttle)
-	s.CircuitBreaker = cmp.Or(s.CircuitBreaker, base.CircuitBreaker)
+	s.Batch = Batch{
+		Size: cmp.Or(s.Batch.Size, base.Batch.Size),
+		Wait: cmp.Or(s.Batch.Wait, base.Batch.Wait),
+	}
+	s.Throttle = Throttle{
+		Count: cmp.Or(s.Throttle.Count, base.Throttle.Count),
+		Per:   cmp.Or(s.Throttle.Per, base.Throttle.Per),
+	}
+	s.CircuitBreaker = CircuitBreaker{
+		Failures: cmp.Or(s.CircuitBreaker.Failures, base.CircuitBreaker.Failures),
+		Open:     cmp.Or(s.CircuitBreaker.Open, base.CircuitBreaker.Open),
+	}
 	return s
 }
 
-// Over is s with what it leaves at zero taken from base: configuration over a
-// module's defaults.
-func (s Settings) Over(base Settings) Settings { return s.over(base) }
+// Validate says all that is wrong with s, as it will be used: over Defaults.
+func (s Settings) Validate() error { return errors.Join(s.Over(Defaults()).wrong()...) }
 
-// validate expects settings without zero values where zero means a default.
-func (s Settings) validate() (wrong []error) {
+// wrong expects settings without zero values where zero means a default.
+func (s Settings) wrong() (wrong []error) {
 	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
 	if s.Concurrency < 1 || s.Concurrency > 1000 {
 		bad("concurrency must be from 1 to 1000, not %d", s.Concurrency)
@@ -49,7 +59,7 @@ func (s Settings) validate() (wrong []error) {
 	if s.Timeout < 10*time.Millisecond {
 		bad("timeout must be at least 10ms, not %s", s.Timeout)
 	}
-	if b := s.Batch; b.Size > 1 && (b.Size > 1000 || b.Wait <= 0 || b.Wait > time.Second) {
+	if b := s.Batch; b.Size < 0 || b.Size > 1 && (b.Size > 1000 || b.Wait <= 0 || b.Wait > time.Second) {
 		bad("batch needs a size up to 1000 and a wait up to 1s, not %d and %s", b.Size, b.Wait)
 	}
 	if t := s.Throttle; t.Count < 0 || t.Count > 0 && t.Per <= 0 {

@@ -32,6 +32,7 @@ type Metrics struct {
 	seconds     *prometheus.HistogramVec
 	failures    *prometheus.CounterVec
 	unarchived  *prometheus.CounterVec
+	reusedIDs   *prometheus.CounterVec
 	pausedGauge *prometheus.GaugeVec
 }
 
@@ -47,11 +48,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "km0_consumer_failed_attempts_total", Help: "Failed attempts by consumer and class of error."}, []string{"consumer", "class"}),
 		unarchived: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "km0_consumer_dead_letters_not_stored_total", Help: "Dead letters that could not be archived; their messages were kept."}, []string{"consumer"}),
+		reusedIDs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "km0_consumer_reused_ids_total", Help: "Messages whose id was processed before with another content; they became dead letters."}, []string{"consumer"}),
 		pausedGauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "km0_consumer_paused", Help: "1 while the consumer waits for something that is away."}, []string{"consumer"}),
 	}
 	if r != nil {
-		r.MustRegister(m.deliveries, m.seconds, m.failures, m.unarchived, m.pausedGauge)
+		r.MustRegister(m.deliveries, m.seconds, m.failures, m.unarchived, m.reusedIDs, m.pausedGauge)
 	}
 	return m
 }
@@ -72,7 +75,9 @@ func (m *Metrics) of(consumer string) *metrics {
 	for _, o := range outcomes {
 		c.deliveries[o] = m.deliveries.WithLabelValues(consumer, string(o))
 	}
-	m.pausedGauge.WithLabelValues(consumer).Set(0)
+	m.pausedGauge.WithLabelValues(consumer).Set(0) // they exist from the start, for alert rules
+	m.unarchived.WithLabelValues(consumer)
+	m.reusedIDs.WithLabelValues(consumer)
 	return c
 }
 
@@ -81,6 +86,8 @@ func (m *metrics) failed(class deadletter.Class) {
 }
 
 func (m *metrics) notArchived() { m.all.unarchived.WithLabelValues(m.consumer).Inc() }
+
+func (m *metrics) otherContent() { m.all.reusedIDs.WithLabelValues(m.consumer).Inc() }
 
 func (m *metrics) paused(now bool) {
 	value := 0.0
@@ -94,7 +101,7 @@ func (m *metrics) paused(now bool) {
 func (b *builder) telemetry(next message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) {
 		start := time.Now()
-		d := &delivery{consumer: b.Name}
+		d := &delivery{consumer: b.Name, metrics: b.metrics}
 		m.SetContext(context.WithValue(m.Context(), deliveryKey{}, d))
 		produced, err := next(m)
 		if err != nil {

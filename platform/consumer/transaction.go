@@ -2,11 +2,14 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"km0/platform/faults"
 	"km0/platform/inbox"
@@ -26,7 +29,7 @@ func (b *builder) transaction(next message.HandlerFunc) message.HandlerFunc {
 func (b *builder) inTransaction(ctx context.Context, work func(pgx.Tx) ([]*message.Message, error)) ([]*message.Message, error) {
 	tx, err := b.DB.Begin(ctx)
 	if err != nil {
-		return nil, err
+		return nil, &away{fmt.Errorf("begin: %w", err)}
 	}
 	committed := false
 	defer func() { // also after a panic
@@ -40,12 +43,24 @@ func (b *builder) inTransaction(ctx context.Context, work func(pgx.Tx) ([]*messa
 	}
 	faults.Point(faults.ConsumerInTx)
 	if err := tx.Commit(ctx); err != nil {
-		return nil, err
+		return nil, commitError(err)
 	}
 	committed = true
 	faults.Point(faults.ConsumerCommitted)
 	b.Committed()
 	return produced, nil
+}
+
+// commitError tells a refused COMMIT, which is a failure as any, from one whose
+// answer never came: as a failure it could end as a dead letter of something
+// that was done.
+func commitError(err error) error {
+	var refused *pgconn.PgError
+	err = fmt.Errorf("commit: %w", err)
+	if errors.As(err, &refused) || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
+		return err
+	}
+	return &away{err}
 }
 
 // rollback uses a context of its own: with a dead one pgx would close the
@@ -73,8 +88,11 @@ type repository struct{}
 func (repository) IsDuplicate(ctx context.Context, id string) (bool, error) {
 	d := deliveryOf(ctx)
 	duplicate, err := inbox.Record(ctx, d.tx, d.consumer, id, d.fingerprint)
-	if duplicate {
+	switch {
+	case duplicate:
 		d.outcome = Duplicado
+	case errors.Is(err, inbox.ErrOtherContent):
+		d.metrics.otherContent()
 	}
 	return duplicate, err
 }

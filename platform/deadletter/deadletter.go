@@ -7,7 +7,9 @@ package deadletter
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -38,9 +40,11 @@ const (
 const (
 	reasonRunes = 200
 	errorBytes  = 64 << 10
+	columnBytes = 1000 // an index row holds about 2700
 )
 
-// Letter is one message that one consumer gave up.
+// Letter is one message that one consumer gave up. Reason and Class are safe
+// to print; the other texts are as they came, for Printable to make so.
 type Letter struct {
 	ID          int64 // of the archive
 	Consumer    string
@@ -49,7 +53,7 @@ type Letter struct {
 	Key         string
 	Tipo        string
 	Class       Class
-	Reason      string // Store derives it from Error: short and printable
+	Reason      string // short; made printable, and of Error if it is empty
 	Error       string
 	Attempts    int
 	Headers     map[string]string
@@ -103,14 +107,34 @@ func insert(ctx context.Context, tx pgx.Tx, l Letter) error {
 	if body == nil {
 		body = []byte{}
 	}
+	reason := l.Reason
+	if reason == "" {
+		reason = l.Error
+	}
 	_, err = tx.Exec(ctx, `
 		INSERT INTO mensajes_muertos
 			(consumidor, id_mensaje, topico, clave, tipo, clase, motivo, error, intentos, cabeceras, carga, huella)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT (consumidor, id_mensaje, huella) DO NOTHING`,
-		l.Consumer, Printable(l.MessageID), l.Topic, Printable(l.Key), Printable(l.Tipo), l.Class,
-		Reason(l.Error), storable(l.Error), l.Attempts, headers, body, l.Fingerprint)
+		l.Consumer, column(l.MessageID), l.Topic, column(l.Key), column(l.Tipo), l.Class,
+		Reason(reason), storable(l.Error), l.Attempts, headers, body, l.Fingerprint)
 	return err
+}
+
+// text says whether PostgreSQL takes s as TEXT.
+func text(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// column is s, so that it can be compared with the inbox and the event, or its
+// escaped form if PostgreSQL would not take it or would not index it.
+func column(s string) string {
+	if !text(s) {
+		s = Printable(s)
+	}
+	if len(s) > columnBytes {
+		sum := sha256.Sum256([]byte(s))
+		s = strings.ToValidUTF8(s[:columnBytes-70], "") + "…" + hex.EncodeToString(sum[:])
+	}
+	return s
 }
 
 // Reason is the first line of an error, short and safe to print.
@@ -143,15 +167,15 @@ func storable(s string) string {
 	return s
 }
 
-// encodeHeaders keeps any bytes: a value that is no UTF-8 becomes
-// {"base64": "..."}, such a name is quoted.
+// encodeHeaders keeps any bytes: a value that is no TEXT becomes
+// {"base64": "..."}; such a name, or one that begins with a quote, is quoted.
 func encodeHeaders(headers map[string]string) ([]byte, error) {
 	out := make(map[string]any, len(headers))
 	for name, value := range headers {
-		if !utf8.ValidString(name) {
+		if !text(name) || strings.HasPrefix(name, `"`) {
 			name = strconv.QuoteToASCII(name)
 		}
-		if utf8.ValidString(value) {
+		if text(value) {
 			out[name] = value
 		} else {
 			out[name] = map[string]string{"base64": base64.StdEncoding.EncodeToString([]byte(value))}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -55,6 +56,9 @@ func decodeHeaders(encoded []byte) (map[string]string, error) {
 	}
 	headers := make(map[string]string, len(values))
 	for name, value := range values {
+		if unquoted, err := strconv.Unquote(name); err == nil && name[0] == '"' {
+			name = unquoted
+		}
 		switch v := value.(type) {
 		case string:
 			headers[name] = v

@@ -56,7 +56,7 @@ func Purge(ctx context.Context, pool *pgxpool.Pool, age time.Duration) (int64, e
 			SELECT id_mensaje, consumidor FROM mensajes_procesados p
 			WHERE procesado_en < now() - $2::interval
 			  AND NOT EXISTS (SELECT FROM mensajes_muertos m WHERE m.consumidor = p.consumidor AND m.id_mensaje = p.id_mensaje)
-			ORDER BY procesado_en LIMIT $1)`, 1000, age)
+			ORDER BY procesado_en LIMIT $1 FOR UPDATE OF p SKIP LOCKED)`, 1000, age)
 	if err != nil {
 		return n, fmt.Errorf("purge the inbox: %w", err)
 	}

@@ -2,6 +2,8 @@ package keyed
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -111,7 +113,7 @@ func (r *reader) nextFetch() (Query, int, time.Duration) {
 		return Query{}, 0, soonest
 	}
 	p := &r.plan
-	q := Query{Limit: buffer}
+	q := Query{Limit: buffer, Exclude: []string{}, Skip: []int64{}}
 	sweep := now.Sub(p.lastSweep) >= sweepEvery
 	switch {
 	case sweep:
@@ -137,9 +139,9 @@ func (r *reader) nextFetch() (Query, int, time.Duration) {
 	}
 	p.lastFetch = now
 	if q.After < p.cursor {
-		q.Limit += inMemory // they are read once more
+		q.Skip = slices.AppendSeq(make([]int64, 0, inMemory), maps.Keys(r.known))
 	}
-	q.Exclude = r.excluded(q.After, now)
+	q.Exclude = r.excluded(q.After, now, q.Exclude)
 	if !all {
 		q.Lanes = lanes
 	}
@@ -176,7 +178,7 @@ func (r *reader) endPauses(now time.Time) (paused int, soonest time.Duration) {
 
 // excluded ends the holdings that a fetch from after covers, and returns the
 // keys that stay out.
-func (r *reader) excluded(after int64, now time.Time) (exclude []string) {
+func (r *reader) excluded(after int64, now time.Time, exclude []string) []string {
 	for key, h := range r.held {
 		covered := after <= h.resume || h.resume < 0
 		switch {

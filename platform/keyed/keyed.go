@@ -45,7 +45,8 @@ type Row struct {
 type Query struct {
 	After   int64    // only positions above
 	Lanes   []int16  // only these lanes; nil means all
-	Exclude []string // not these keys
+	Exclude []string // not these keys; never nil
+	Skip    []int64  // not these rows: they are in hand already; never nil
 	Limit   int      // at most so many
 }
 

@@ -46,9 +46,9 @@ func (q queue) Fetch(ctx context.Context, f keyed.Query) ([]keyed.Row, error) {
 	rows, err := q.pool.Query(ctx, `
 		SELECT posicion, carril, clave, n FROM cola c
 		WHERE NOT hecho AND motivo IS NULL AND posicion > $1 AND ($2::int2[] IS NULL OR carril = ANY ($2))
-		  AND NOT clave = ANY (coalesce($3::text[], '{}'))
+		  AND NOT clave = ANY (coalesce($3::text[], '{}')) AND NOT posicion = ANY (coalesce($5::bigint[], '{}'))
 		  AND NOT EXISTS (SELECT 1 FROM cola a WHERE a.clave = c.clave AND a.posicion < c.posicion AND a.motivo IS NOT NULL AND NOT a.hecho)
-		ORDER BY posicion LIMIT $4`, f.After, f.Lanes, f.Exclude, f.Limit)
+		ORDER BY posicion LIMIT $4`, f.After, f.Lanes, f.Exclude, f.Limit, f.Skip)
 	if err != nil {
 		return nil, err
 	}

@@ -10,13 +10,15 @@ import (
 )
 
 const (
-	perKey       = 32                     // most rows of one key in memory
-	sweepEvery   = time.Second            // a look at the whole table: rows committed late
-	horizon      = time.Second            // how far back every look goes
-	fetchGap     = 500 * time.Microsecond // between two looks that are not a backlog
-	pauseMin     = 50 * time.Millisecond  // of a key after its first nack
+	perKey       = 32                    // most rows of one key in memory
+	sweepEvery   = time.Second           // a look at the whole table: rows committed late
+	horizon      = time.Second           // how far back every look goes
+	fetchGap     = time.Millisecond      // between two looks that are not a backlog
+	pauseMin     = 50 * time.Millisecond // of a key after its first nack
 	pauseMax     = 5 * time.Second
 	settleMost   = 1000 // rows per Settle
+	settleEnough = 200  // rows that need not wait for more
+	settleLinger = 20 * time.Millisecond
 	fetchTimeout = 30 * time.Second
 	closeTimeout = 5 * time.Second
 )

@@ -23,8 +23,31 @@ func (r *reader) settleLoop() {
 		}
 		select {
 		case <-r.ackSignal:
+			r.gather()
 		case <-r.noMore:
 			last = true
+		}
+	}
+}
+
+// gather waits a moment for more rows to share the statement: nobody waits for
+// a row to be settled, its key goes on at once.
+func (r *reader) gather() {
+	timer := time.NewTimer(settleLinger)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		enough := len(r.acked) >= settleEnough
+		r.mu.Unlock()
+		if enough {
+			return
+		}
+		select {
+		case <-r.ackSignal:
+		case <-timer.C:
+			return
+		case <-r.intake:
+			return
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"km0/platform/envelope"
 	"km0/platform/faults"
 	"km0/platform/keyed"
+	"km0/platform/postgres"
 )
 
 // table is the outbox as keyed reads it.
@@ -32,7 +33,7 @@ SELECT posicion, carril, id::text, agregado_id, tipo, version, carga, topico, ca
 FROM outbox o
 WHERE publicado_en IS NULL AND apartado_en IS NULL AND posicion > $1
   AND ($2::smallint[] IS NULL OR carril = ANY ($2))
-  AND agregado_id <> ALL ($3::text[])
+  AND agregado_id <> ALL ($3::text[]) AND posicion <> ALL ($5::bigint[])
   AND NOT EXISTS (SELECT FROM outbox a
                   WHERE a.agregado_id = o.agregado_id AND a.posicion < o.posicion
                     AND a.apartado_en IS NOT NULL AND a.publicado_en IS NULL
@@ -42,11 +43,7 @@ LIMIT $4`
 
 // Fetch implements keyed.Table.
 func (t table) Fetch(ctx context.Context, q keyed.Query) ([]keyed.Row, error) {
-	exclude := q.Exclude
-	if exclude == nil {
-		exclude = []string{}
-	}
-	rows, err := t.pool.Query(ctx, fetchQuery, q.After, q.Lanes, exclude, q.Limit)
+	rows, err := t.pool.Query(ctx, fetchQuery, q.After, q.Lanes, q.Exclude, q.Limit, q.Skip)
 	if err != nil {
 		return nil, fmt.Errorf("fetch pending outbox rows: %w", err)
 	}
@@ -62,14 +59,15 @@ func (t table) row(row pgx.CollectableRow) (keyed.Row, error) {
 		r         keyed.Row
 		e         envelope.Event
 		topic     string
+		carga     []byte // not a RawMessage: pgx would parse it
 		cabeceras []byte
 		creado    time.Time
 	)
-	err := row.Scan(&r.Position, &r.Lane, &e.ID, &r.Key, &e.Tipo, &e.Version, &e.Datos, &topic, &cabeceras, &creado)
+	err := row.Scan(&r.Position, &r.Lane, &e.ID, &r.Key, &e.Tipo, &e.Version, &carga, &topic, &cabeceras, &creado)
 	if err != nil {
 		return r, err
 	}
-	e.FechaMS, e.Origen = creado.UnixMilli(), t.origen
+	e.Datos, e.FechaMS, e.Origen = carga, creado.UnixMilli(), t.origen
 	if r.Message, err = enveloped(topic, e, cabeceras); err != nil {
 		// A row that somebody wrote by hand: refused, it stops no other key.
 		r.Message = message.NewMessage(e.ID, nil)
@@ -124,7 +122,7 @@ WHERE posicion = $1 AND publicado_en IS NULL AND apartado_en IS NULL`
 
 // Settle implements keyed.Table: the bus has confirmed the rows.
 func (t table) Settle(ctx context.Context, positions []int64) error {
-	_, err := t.pool.Exec(ctx, settleQuery, positions)
+	err := postgres.Relaxed(ctx, t.pool, settleQuery, positions)
 	if err != nil {
 		return fmt.Errorf("mark %d outbox rows as published: %w", len(positions), err)
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"km0/platform/bus"
+	"km0/platform/envelope"
 	"km0/platform/keyed"
 )
 
@@ -31,6 +33,7 @@ type Config struct {
 	Pool     *pgxpool.Pool // of the bus database, migrated
 	Claims   *keyed.Claims // of the same database, running
 	MaxBytes int           // largest payload; 1 MiB
+	Timeout  time.Duration // of one statement of the publisher; 10 s
 	Poll     time.Duration // how often subscribers look without being woken; 250 ms
 	Logger   *slog.Logger  // nil discards
 }
@@ -41,7 +44,7 @@ type Driver struct {
 	publisher *publisher
 
 	mu          sync.Mutex
-	subscribers map[*keyed.Subscriber]string // the topic each wakes on
+	subscribers map[*keyed.Subscriber]bus.Subscription
 }
 
 var _ bus.Driver = (*Driver)(nil)
@@ -54,10 +57,13 @@ func Open(cfg Config) (*Driver, error) {
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = MaxBytes
 	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = publishTimeout
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Driver{cfg: cfg, subscribers: map[*keyed.Subscriber]string{}}
+	d := &Driver{cfg: cfg, subscribers: map[*keyed.Subscriber]bus.Subscription{}}
 	var err error
 	d.publisher, err = newPublisher(cfg, d.published)
 	if err != nil {
@@ -70,12 +76,15 @@ func Open(cfg Config) (*Driver, error) {
 // subscribed to yet is kept for those who will.
 func (d *Driver) Publisher() message.Publisher { return d.publisher }
 
-// published wakes the subscribers of topic, here and elsewhere.
-func (d *Driver) published(topic string) {
+// published wakes the subscribers that got one of messages, here and elsewhere.
+func (d *Driver) published(topic string, messages []*message.Message) {
 	d.mu.Lock()
-	for sub, wakesOn := range d.subscribers {
-		if wakesOn == topic {
-			sub.Wake()
+	for reader, s := range d.subscribers {
+		if s.Topic == topic && slices.ContainsFunc(messages, func(m *message.Message) bool {
+			tipo := m.Metadata.Get(envelope.HeaderTipo)
+			return s.Types == nil || tipo == "" || slices.Contains(s.Types, tipo)
+		}) {
+			reader.Wake()
 		}
 	}
 	d.mu.Unlock()
@@ -98,8 +107,11 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 		return errors.New("a subscription needs a consumer and a topic")
 	}
 	known, err := subscribed(ctx, d.cfg.Pool, s)
-	if err != nil || known {
+	switch {
+	case err != nil:
 		return err
+	case known:
+		return d.widen(ctx, s)
 	}
 	return pgx.BeginFunc(ctx, d.cfg.Pool, func(tx pgx.Tx) error {
 		// The log may be long: the back-fill takes the time it takes.
@@ -115,7 +127,7 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 			return err
 		}
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO suscripciones (consumidor, topico) VALUES ($1, $2) ON CONFLICT DO NOTHING`, s.Consumer, s.Topic)
+			INSERT INTO suscripciones (consumidor, topico, tipos) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, s.Consumer, s.Topic, s.Types)
 		if err != nil {
 			return err
 		}
@@ -125,9 +137,21 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 		}
 		_, err = tx.Exec(ctx, `
 			INSERT INTO entregas (consumidor, posicion, carril, clave, no_antes)
-			SELECT $1, posicion, carril, clave, no_antes FROM mensajes WHERE topico = $2`, s.Consumer, s.Topic)
+			SELECT $1, posicion, carril, clave, no_antes FROM mensajes
+			WHERE topico = $2 AND ($3::text[] IS NULL OR tipo = '' OR tipo = ANY ($3))`, s.Consumer, s.Topic, s.Types)
 		return err
 	})
+}
+
+// widen adds types to a subscription. Types are never taken away: the process
+// that handles them may be a newer one that runs beside this one. What was
+// published before is not delivered again for a type that is new.
+func (d *Driver) widen(ctx context.Context, s bus.Subscription) error {
+	_, err := d.cfg.Pool.Exec(ctx, `
+		UPDATE suscripciones SET tipos = CASE WHEN $2::text[] IS NULL THEN NULL ELSE
+			ARRAY (SELECT unnest(tipos) UNION SELECT unnest($2::text[])) END
+		WHERE consumidor = $1 AND tipos IS NOT NULL AND ($2::text[] IS NULL OR NOT tipos @> $2::text[])`, s.Consumer, s.Types)
+	return err
 }
 
 // subscribed tells whether the subscription exists; with another topic it is

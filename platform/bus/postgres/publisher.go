@@ -25,7 +25,7 @@ const (
 	writers        = 2                // statements under way at once
 	batchMost      = 1000             // messages a statement
 	batchBytes     = 4 << 20          // payload a statement
-	publishTimeout = 10 * time.Second // of one statement
+	publishTimeout = 10 * time.Second // default of Config.Timeout
 )
 
 var errClosed = errors.New("the bus is closed")
@@ -35,7 +35,7 @@ var errClosed = errors.New("the bus is closed")
 type publisher struct {
 	cfg       Config
 	inner     *wsql.Publisher
-	published func(topic string)
+	published func(topic string, messages []*message.Message)
 	done      sync.WaitGroup
 	arrived   chan struct{} // waiting has grown; closed by stop
 
@@ -51,8 +51,8 @@ type call struct {
 	result   chan error
 }
 
-func newPublisher(cfg Config, published func(string)) (*publisher, error) {
-	inner, err := wsql.NewPublisher(executor{cfg.Pool}, wsql.PublisherConfig{SchemaAdapter: schema{}}, nil)
+func newPublisher(cfg Config, published func(string, []*message.Message)) (*publisher, error) {
+	inner, err := wsql.NewPublisher(executor{cfg.Pool, cfg.Timeout}, wsql.PublisherConfig{SchemaAdapter: schema{}}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("publisher of the postgres bus: %w", err)
 	}
@@ -66,8 +66,8 @@ func newPublisher(cfg Config, published func(string)) (*publisher, error) {
 // Publish returns after COMMIT; a call is published as a whole or not at all,
 // its messages in their order. A payload above the limit, or data the server
 // does not take, is bus.ErrRefused. Any other error means that the messages
-// may have been published or not. It gives up after 10 s of waiting for a
-// writer and 10 s of the server's silence.
+// may have been published or not. It gives up when it has waited Config.Timeout
+// for a writer, and after as much of the server's silence.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -85,7 +85,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if !p.enqueue(c) {
 		return errClosed
 	}
-	timer := time.NewTimer(publishTimeout)
+	timer := time.NewTimer(p.cfg.Timeout)
 	defer timer.Stop()
 	select {
 	case err := <-c.result:
@@ -93,7 +93,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	case <-timer.C:
 	}
 	if p.withdraw(c) {
-		return fmt.Errorf("publish to %s: no writer was free within %s, the database is slow or away", topic, publishTimeout)
+		return fmt.Errorf("publish to %s: no writer was free within %s, the database is slow or away", topic, p.cfg.Timeout)
 	}
 	return <-c.result // its statement is under way, and has a limit of its own
 }
@@ -191,7 +191,7 @@ func (p *publisher) send(batch []*call) {
 		return
 	}
 	if err == nil {
-		p.published(topic)
+		p.published(topic, all)
 	}
 	for _, c := range batch {
 		c.result <- err
@@ -222,15 +222,16 @@ type schema struct{ wsql.SchemaAdapter }
 
 const publishQuery = `
 WITH nuevos AS (
-	INSERT INTO mensajes (topico, id, clave, carril, cabeceras, carga, no_antes)
-	SELECT $1, id, clave, carril, cabeceras, carga, no_antes
-	FROM unnest($2::text[], $3::text[], $4::smallint[], $5::json[], $6::bytea[], $7::timestamptz[])
-	     WITH ORDINALITY AS m (id, clave, carril, cabeceras, carga, no_antes, n)
+	INSERT INTO mensajes (topico, id, tipo, clave, carril, cabeceras, carga, no_antes)
+	SELECT $1, id, tipo, clave, carril, cabeceras, carga, no_antes
+	FROM unnest($2::text[], $3::text[], $4::text[], $5::smallint[], $6::json[], $7::bytea[], $8::timestamptz[])
+	     WITH ORDINALITY AS m (id, tipo, clave, carril, cabeceras, carga, no_antes, n)
 	ORDER BY n
-	RETURNING posicion, clave, carril, no_antes)
+	RETURNING posicion, tipo, clave, carril, no_antes)
 INSERT INTO entregas (consumidor, posicion, clave, carril, no_antes)
 SELECT s.consumidor, n.posicion, n.clave, n.carril, n.no_antes
-FROM nuevos n, suscripciones s WHERE s.topico = $1`
+FROM nuevos n, suscripciones s
+WHERE s.topico = $1 AND (s.tipos IS NULL OR n.tipo = '' OR n.tipo = ANY (s.tipos))`
 
 // dueTime is when a message may be delivered at the earliest, nil for at once.
 func dueTime(m *message.Message) (*time.Time, error) {
@@ -247,7 +248,7 @@ func dueTime(m *message.Message) (*time.Time, error) {
 
 func (schema) InsertQuery(topic string, messages message.Messages) (wsql.Query, error) {
 	n := len(messages)
-	ids, claves, carriles := make([]string, n), make([]string, n), make([]int16, n)
+	ids, tipos, claves, carriles := make([]string, n), make([]string, n), make([]string, n), make([]int16, n)
 	cabeceras, cargas, plazos := make([]string, n), make([][]byte, n), make([]*time.Time, n)
 	for i, m := range messages {
 		headers := []byte("{}")
@@ -260,7 +261,7 @@ func (schema) InsertQuery(topic string, messages message.Messages) (wsql.Query, 
 		if plazos[i], err = dueTime(m); err != nil {
 			return wsql.Query{}, err
 		}
-		ids[i], claves[i] = m.UUID, m.Metadata.Get(envelope.HeaderClave)
+		ids[i], tipos[i], claves[i] = m.UUID, m.Metadata.Get(envelope.HeaderTipo), m.Metadata.Get(envelope.HeaderClave)
 		if claves[i] == "" {
 			claves[i] = m.UUID // no key, no order: each message is a key of its own
 		}
@@ -270,17 +271,20 @@ func (schema) InsertQuery(topic string, messages message.Messages) (wsql.Query, 
 			cargas[i] = []byte{}
 		}
 	}
-	return wsql.Query{Query: publishQuery, Args: []any{topic, ids, claves, carriles, cabeceras, cargas, plazos}}, nil
+	return wsql.Query{Query: publishQuery, Args: []any{topic, ids, tipos, claves, carriles, cabeceras, cargas, plazos}}, nil
 }
 
 // executor runs the INSERT behind the topic's shared lock, in one round trip
 // and one implicit transaction. The lock is a statement of its own: the
 // INSERT's snapshot must be taken after it, to see a subscription that
 // committed while it waited.
-type executor struct{ pool *pgxpool.Pool }
+type executor struct {
+	pool    *pgxpool.Pool
+	timeout time.Duration
+}
 
 func (e executor) ExecContext(ctx context.Context, query string, args ...any) (stdsql.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(`SELECT pg_advisory_xact_lock_shared($1, hashtext($2))`, topicLock, args[0])

@@ -16,6 +16,7 @@ import (
 	"km0/platform/envelope"
 	"km0/platform/faults"
 	"km0/platform/keyed"
+	"km0/platform/postgres"
 )
 
 // Subscriber implements bus.Driver. Its Subscribe declares the subscription if
@@ -63,7 +64,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	s.open = append(s.open, reader)
 	s.driver.mu.Lock()
-	s.driver.subscribers[reader] = topic
+	s.driver.subscribers[reader] = s.subscription
 	s.driver.mu.Unlock()
 	return out, nil
 }
@@ -104,14 +105,15 @@ type deliveries struct {
 
 // fetchQuery walks the primary key of entregas in its order. A row that is not
 // due yet blocks the later ones of its key (entregas_aplazadas, mostly empty).
-// OFFSET 0 keeps that a look-up per row: as a hash join it would have no order,
-// and the whole backlog would be sorted.
+// A planner that knows little of the table, or knew it empty, would rather read
+// and sort the whole backlog: neverSort, in the same transaction, and OFFSET 0,
+// which keeps the look-up from becoming a join without order, forbid that.
 const fetchQuery = `
 SELECT e.posicion, e.carril, e.clave, m.id, m.cabeceras, m.carga
 FROM entregas e JOIN mensajes m ON m.posicion = e.posicion
 WHERE e.consumidor = $1 AND e.posicion > $2
   AND ($3::smallint[] IS NULL OR e.carril = ANY ($3))
-  AND e.clave <> ALL ($4::text[])
+  AND e.clave <> ALL ($4::text[]) AND e.posicion <> ALL ($6::bigint[])
   AND (e.no_antes IS NULL OR e.no_antes <= statement_timestamp())
   AND NOT EXISTS (SELECT FROM entregas d
                   WHERE d.consumidor = e.consumidor AND d.clave = e.clave AND d.posicion < e.posicion
@@ -120,18 +122,21 @@ WHERE e.consumidor = $1 AND e.posicion > $2
 ORDER BY e.posicion
 LIMIT $5`
 
+const neverSort = `SELECT set_config('enable_sort', 'off', true)`
+
 // Fetch implements keyed.Table.
 func (t deliveries) Fetch(ctx context.Context, q keyed.Query) ([]keyed.Row, error) {
-	exclude := q.Exclude
-	if exclude == nil {
-		exclude = []string{}
+	b := &pgx.Batch{}
+	b.Queue(neverSort)
+	b.Queue(fetchQuery, t.consumer, q.After, q.Lanes, q.Exclude, q.Limit, q.Skip)
+	results := t.pool.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var list []keyed.Row
+	if err == nil {
+		rows, _ := results.Query() // CollectRows reports its error
+		list, err = pgx.CollectRows(rows, delivery)
 	}
-	rows, err := t.pool.Query(ctx, fetchQuery, t.consumer, q.After, q.Lanes, exclude, q.Limit)
-	if err != nil {
-		return nil, fmt.Errorf("fetch messages of %s: %w", t.consumer, err)
-	}
-	list, err := pgx.CollectRows(rows, delivery)
-	if err != nil {
+	if err = errors.Join(err, results.Close()); err != nil {
 		return nil, fmt.Errorf("fetch messages of %s: %w", t.consumer, err)
 	}
 	return list, nil
@@ -158,7 +163,7 @@ const settleQuery = `DELETE FROM entregas WHERE consumidor = $1 AND posicion = A
 
 // Settle implements keyed.Table: the consumer has acknowledged the messages.
 func (t deliveries) Settle(ctx context.Context, positions []int64) error {
-	_, err := t.pool.Exec(ctx, settleQuery, t.consumer, positions)
+	err := postgres.Relaxed(ctx, t.pool, settleQuery, t.consumer, positions)
 	if err != nil {
 		return fmt.Errorf("acknowledge %d messages of %s: %w", len(positions), t.consumer, err)
 	}
