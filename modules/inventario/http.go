@@ -37,7 +37,7 @@ func (m *Module) Routes(api huma.API) {
 func (m *Module) getStock(ctx context.Context, _ *struct{}) (*stockSalida, error) {
 	lista, err := m.Stock(ctx)
 	if err != nil {
-		return nil, problem.Away(err)
+		return nil, problem.Failure(m.logger, err)
 	}
 	out := &stockSalida{Body: []stockVista{}}
 	for _, s := range lista {
@@ -52,7 +52,7 @@ func (m *Module) getProducto(ctx context.Context, in *productoEntrada) (*product
 	case errors.Is(err, ErrNoExiste):
 		return nil, problem.New(http.StatusNotFound, ErrNoExiste.Error())
 	case err != nil:
-		return nil, problem.Away(err)
+		return nil, problem.Failure(m.logger, err)
 	}
 	return &productoSalida{Body: stockVista(s)}, nil
 }

@@ -41,7 +41,7 @@ func (m *Module) getPago(ctx context.Context, in *pagoEntrada) (*pagoSalida, err
 	case errors.Is(err, ErrNoExiste):
 		return nil, problem.New(http.StatusNotFound, ErrNoExiste.Error())
 	case err != nil:
-		return nil, problem.Away(err)
+		return nil, problem.Failure(m.logger, err)
 	}
 	return &pagoSalida{Body: pagoVista(p)}, nil
 }

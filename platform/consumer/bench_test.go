@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -54,23 +55,26 @@ func BenchmarkInboxConsumer(b *testing.B) {
 				return sale(ctx, tx, n, e.ID)
 			})
 		}
-		inWorkers(b, func(n int) { require.NoError(b, process(context.Background(), n)) })
+		inWorkers(b, func(n int) error { return process(context.Background(), n) })
 	})
 	handler := consumer.On([]int{1}, func(ctx context.Context, tx pgx.Tx, e envelope.Event, datos struct {
 		N int `json:"n"`
 	}) error {
 		return sale(ctx, tx, datos.N, e.ID)
 	})
-	for what, settings := range map[string]consumer.Settings{"km0": {}, "km0 in batches": {Batch: consumer.Batch{Size: workers, Wait: 2_000_000}}} {
+	for what, settings := range map[string]consumer.Settings{"km0": {}, "km0 in batches": {Batch: consumer.Batch{Size: workers, Wait: 2 * time.Millisecond}}} {
 		b.Run(what, func(b *testing.B) {
 			r := start(b, benchDatabase(b), handler, with(settings))
-			inWorkers(b, func(n int) {
+			inWorkers(b, func(n int) error {
 				body, err := benchEvent(n).Encode()
-				require.NoError(b, err)
+				if err != nil {
+					return err
+				}
 				m := message.NewMessage(uuid.NewString(), body)
 				m.Metadata.Set(envelope.HeaderClave, "P-1")
 				r.feed.hand(m)
 				<-m.Acked()
+				return nil
 			})
 			require.Equal(b, b.N, r.outcomes(consumer.Procesado))
 		})
@@ -91,14 +95,17 @@ func benchEvent(n int) envelope.Event {
 	}
 }
 
-func inWorkers(b *testing.B, process func(n int)) {
+func inWorkers(b *testing.B, process func(n int) error) {
 	var next atomic.Int64
 	var running sync.WaitGroup
 	b.ResetTimer()
 	for range workers {
 		running.Go(func() {
 			for n := int(next.Add(1)); n <= b.N; n = int(next.Add(1)) {
-				process(n)
+				if err := process(n); err != nil {
+					b.Error(err)
+					return
+				}
 			}
 		})
 	}

@@ -161,6 +161,7 @@ func TestRejectionIsOneTransactionThatHappensOnce(t *testing.T) {
 	require.Zero(t, r.count(`mensajes_procesados`))
 	require.Zero(t, r.count(`salida`))
 	require.Empty(t, r.letters())
+	require.EqualValues(t, 1, r.metric("km0_consumer_dead_letters_not_stored_total"))
 
 	for range 3 {
 		r.acked(r.send(event("e-1", 1)))

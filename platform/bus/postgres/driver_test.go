@@ -80,6 +80,30 @@ func TestAConsumerThatMovedToAnotherTopicIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, "it reads pedidos.eventos already")
 }
 
+func TestAConsumerGetsItsTypesAndWhatHasNone(t *testing.T) {
+	t.Parallel()
+	pool := testbed.BusDatabase(t)
+	d := open(t, pool)
+	typed := func(id, tipo string) *message.Message {
+		m := event(id)
+		m.Metadata.Set("tipo", tipo)
+		return m
+	}
+	all := []*message.Message{typed("suyo", "pedido.creado"), typed("ajeno", "pedido.pagado"), event("sin tipo")}
+	require.NoError(t, d.Publisher().Publish(topic, all...)) // for the back-fill
+	top := subscription("inventario")
+	top.Subscriptions[0].Types = []string{"pedido.creado"}
+	require.NoError(t, d.Declare(t.Context(), top))
+	require.NoError(t, d.Publisher().Publish(topic, all...))
+	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM entregas JOIN mensajes USING (posicion) WHERE id <> 'ajeno'`))
+	require.Equal(t, 4, count(t, pool, `SELECT count(*) FROM entregas`))
+
+	top.Subscriptions[0].Types = []string{"pedido.pagado"} // a newer version beside this one
+	require.NoError(t, d.Declare(t.Context(), top))
+	require.NoError(t, d.Publisher().Publish(topic, all...))
+	require.Equal(t, 7, count(t, pool, `SELECT count(*) FROM entregas`))
+}
+
 func TestConcurrentCallsShareRoundTripsAndABadMessageHurtsOnlyItself(t *testing.T) {
 	t.Parallel()
 	pool := testbed.BusDatabase(t)
@@ -196,8 +220,8 @@ func TestPurgeKeepsWhatIsYoungOrNotAcknowledged(t *testing.T) {
 	d := open(t, pool)
 	require.NoError(t, d.Declare(t.Context(), subscription("inventario")))
 	_, err := pool.Exec(t.Context(), `
-		INSERT INTO mensajes (topico, id, clave, carril, cabeceras, carga, publicado_en)
-		SELECT 'pedidos.eventos', n::text, 'k', 0, '{}', '', now() - CASE WHEN n <= 3000 THEN interval '15 days' ELSE interval '1 day' END
+		INSERT INTO mensajes (topico, id, tipo, clave, carril, cabeceras, carga, publicado_en)
+		SELECT 'pedidos.eventos', n::text, '', 'k', 0, '{}', '', now() - CASE WHEN n <= 3000 THEN interval '15 days' ELSE interval '1 day' END
 		FROM generate_series(1, 4000) n`)
 	require.NoError(t, err)
 	_, err = pool.Exec(t.Context(), `INSERT INTO entregas (consumidor, posicion, carril, clave)
@@ -219,8 +243,8 @@ func TestPurgeNeverRemovesWhatANewSubscriptionPointsTo(t *testing.T) {
 	var removed int64
 	for round := range 20 {
 		_, err := pool.Exec(t.Context(), `
-			INSERT INTO mensajes (topico, id, clave, carril, cabeceras, carga, publicado_en)
-			SELECT 'pedidos.eventos', n::text, 'k', 0, '{}', '', now() - interval '15 days' FROM generate_series(1, 500) n`)
+			INSERT INTO mensajes (topico, id, tipo, clave, carril, cabeceras, carga, publicado_en)
+			SELECT 'pedidos.eventos', n::text, '', 'k', 0, '{}', '', now() - interval '15 days' FROM generate_series(1, 500) n`)
 		require.NoError(t, err)
 		var both sync.WaitGroup
 		both.Go(func() {

@@ -24,8 +24,8 @@ func TestHotStatementsWalkAnIndexOnALargeTable(t *testing.T) {
 			require.NoError(t, err)
 			for _, statement := range []string{
 				`INSERT INTO suscripciones (consumidor, topico) VALUES ('a', 'pedidos.eventos'), ('b', 'pedidos.eventos'), ('c', 'otro')`,
-				`INSERT INTO mensajes (topico, id, clave, carril, cabeceras, carga)
-				 SELECT 'pedidos.eventos', n::text, 'P-' || n % 2000, n % 32, '{}', '{}' FROM generate_series(1, 100000) n`,
+				`INSERT INTO mensajes (topico, id, tipo, clave, carril, cabeceras, carga)
+				 SELECT 'pedidos.eventos', n::text, 'pedido.creado', 'P-' || n % 2000, n % 32, '{}', '{}' FROM generate_series(1, 100000) n`,
 				`INSERT INTO entregas (consumidor, posicion, carril, clave, no_antes)
 				 SELECT c, n, n % 32, 'P-' || n % 2000, CASE WHEN ` + delayed + ` THEN now() + interval '1 hour' END
 				 FROM generate_series(1, 100000) n, unnest('{a,b}'::text[]) c`,
