@@ -47,6 +47,8 @@ func (m *Module) cobro(ctx context.Context, tx pgx.Tx, _ envelope.Event, p pedid
 		return m.anotar(ctx, tx, Pago{PedidoID: p.ID, Importe: importe, Estado: Anulado})
 	case errors.Is(err, gateway.ErrNoDisponible):
 		return consumer.Transient(err)
+	case errors.Is(err, context.Canceled): // the process stops; the event comes again
+		return err
 	case err != nil:
 		return consumer.Permanent(err)
 	}
@@ -80,6 +82,8 @@ func (m *Module) reembolso(ctx context.Context, tx pgx.Tx, _ envelope.Event, c p
 	switch {
 	case errors.Is(err, gateway.ErrNoDisponible):
 		return consumer.Transient(err)
+	case errors.Is(err, context.Canceled): // the process stops; the event comes again
+		return err
 	case err != nil:
 		return consumer.Permanent(err)
 	}

@@ -22,7 +22,7 @@ type pagoVista struct {
 }
 
 type pagoEntrada struct {
-	PedidoID string `path:"pedido_id" maxLength:"64"`
+	PedidoID string `path:"pedido_id" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
 }
 
 type pagoSalida struct{ Body pagoVista }

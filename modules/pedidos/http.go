@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -60,13 +63,13 @@ type crearSalida struct {
 }
 
 type pedidoEntrada struct {
-	ID string `path:"id" maxLength:"64"`
+	ID string `path:"id" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
 }
 
 type pedidoSalida struct{ Body pedidoVista }
 
 type cancelarEntrada struct {
-	ID   string `path:"id" maxLength:"64"`
+	ID   string `path:"id" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
 	Body *struct {
 		Motivo string `json:"motivo" required:"false" maxLength:"60" pattern:"^[a-z_]*$" doc:"In snake case; 'cliente' if left out."`
 	} `required:"false"`
@@ -157,6 +160,9 @@ func respuesta(r Registro, err error) (*pedidoSalida, error) {
 }
 
 func (m *Module) getPedidos(ctx context.Context, in *listaEntrada) (*listaSalida, error) {
+	if !utf8.ValidString(in.Cliente) || strings.ContainsFunc(in.Cliente, unicode.IsControl) {
+		return nil, problem.Field("query.cliente", "control characters and what is no UTF-8 are not allowed")
+	}
 	f := Filtro{Cliente: canonico(contract.Pedido{Cliente: in.Cliente}).Cliente, Estado: Estado(in.Estado), Limite: in.Limit + 1}
 	if in.Cursor != "" {
 		var err error
@@ -197,7 +203,7 @@ func desde(cursor string) (time.Time, string, error) {
 		return time.Time{}, "", err
 	}
 	var p posicion
-	if err := json.Unmarshal(decoded, &p); err != nil || p.ID == "" || p.En.IsZero() {
+	if err := json.Unmarshal(decoded, &p); err != nil || !contract.IsID(p.ID) || p.En.IsZero() {
 		return time.Time{}, "", errors.New("not a cursor")
 	}
 	return p.En, p.ID, nil

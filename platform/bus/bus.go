@@ -33,7 +33,7 @@ type Subscription struct {
 	Concurrency int // most messages in flight in this process, each of another key
 	// Types are the values of the header "tipo" the consumer handles; nil means
 	// all. A driver may leave out messages of other types, never those without
-	// the header.
+	// the header; a type that is added later is delivered from then on.
 	Types []string
 }
 

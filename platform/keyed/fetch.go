@@ -202,7 +202,8 @@ func (r *reader) excluded(after int64, now time.Time, exclude []string) []string
 func (r *reader) admit(q Query, epoch int, rows []Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if epoch != r.epoch {
+	if epoch != r.epoch { // what it saw is no longer so
+		r.plan.rescan(q.After)
 		return
 	}
 	now := time.Now()

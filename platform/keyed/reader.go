@@ -51,7 +51,7 @@ type reader struct {
 
 	mu        sync.Mutex
 	lanes     [Lanes]laneState
-	epoch     int                // counts changes of lanes: older fetches are void
+	epoch     int                // counts what makes fetches under way void
 	queues    map[string][]Row   // rows of a key to hand out; ready, or in a worker's hands
 	known     map[int64]struct{} // rows in memory
 	done      []int64            // settled, to be forgotten before the next fetch
@@ -213,6 +213,9 @@ func (r *reader) work(ctx context.Context, key string) {
 			r.drop(key, row)
 			return
 		case refused != nil && r.setAside(row, refused):
+			r.mu.Lock()
+			r.epoch++ // a fetch under way does not know that the key waits
+			r.mu.Unlock()
 			r.drop(key, row)
 			return
 		default:

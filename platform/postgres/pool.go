@@ -125,6 +125,9 @@ func applyOptions(cfg *pgxpool.Config, dsn string, opts PoolOptions) {
 		name = "km0"
 	}
 	setDefault(conn.RuntimeParams, "application_name", name)
+	// Every statement here is short; a planner that overrates one would spend
+	// more on compiling it than on running it.
+	setDefault(conn.RuntimeParams, "jit", "off")
 	setDefault(conn.RuntimeParams, "idle_in_transaction_session_timeout", milliseconds(idleInTransactionTimeout))
 	switch {
 	case opts.StatementTimeout == 0:

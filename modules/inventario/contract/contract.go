@@ -2,7 +2,10 @@
 // its events and their data.
 package contract
 
-import "errors"
+import (
+	"errors"
+	"regexp"
+)
 
 // Topic carries the events of inventario. The key of stock.actualizado is the
 // product, that of stock.insuficiente the order.
@@ -36,10 +39,12 @@ type Falta struct {
 	Disponibles int32  `json:"disponibles"`
 }
 
-// Validate implements what consumer.On asks for.
+var orderID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Validate checks what consumers rely on.
 func (i Insuficiente) Validate() error {
-	if i.PedidoID == "" {
-		return errors.New("pedido_id is missing")
+	if !orderID.MatchString(i.PedidoID) {
+		return errors.New("pedido_id: expected the id of an order")
 	}
 	return nil
 }

@@ -2,7 +2,10 @@
 // events and their data.
 package contract
 
-import "errors"
+import (
+	"errors"
+	"regexp"
+)
 
 // Topic carries the events of pagos; the key is the order's id.
 const Topic = "pagos.eventos"
@@ -34,20 +37,27 @@ type Devuelto struct {
 	Ref      string `json:"ref"`     // the gateway's, of the refund
 }
 
-var errNoPedido = errors.New("pedido_id is missing")
+var (
+	orderID      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	errNoPedido  = errors.New("pedido_id: expected the id of an order")
+	errNoImporte = errors.New("importe: expected at least 1 cent")
+)
 
-// Validate implements what consumer.On asks for.
-func (c Confirmado) Validate() error {
-	if c.PedidoID == "" {
-		return errNoPedido
-	}
-	return nil
-}
+// Validate checks what consumers rely on.
+func (c Confirmado) Validate() error { return check(c.PedidoID, c.Importe) }
 
-// Validate implements what consumer.On asks for.
-func (r Rechazado) Validate() error {
-	if r.PedidoID == "" {
+// Validate checks what consumers rely on.
+func (d Devuelto) Validate() error { return check(d.PedidoID, d.Importe) }
+
+// Validate checks what consumers rely on.
+func (r Rechazado) Validate() error { return check(r.PedidoID, 1) }
+
+func check(pedidoID string, importe int64) error {
+	switch {
+	case !orderID.MatchString(pedidoID):
 		return errNoPedido
+	case importe < 1:
+		return errNoImporte
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -108,8 +109,8 @@ func (s *Simulator) pass(w http.ResponseWriter, r *http.Request, refuse bool) bo
 	if s.opts.Latency > 0 {
 		select {
 		case <-time.After(s.opts.Latency):
-		case <-r.Context().Done():
-			return false
+		case <-r.Context().Done(): // the simulator stops, or the client is gone
+			refuse = true
 		}
 	}
 	if refuse {
@@ -196,7 +197,7 @@ func decode(w http.ResponseWriter, r *http.Request, into any) bool {
 	switch {
 	case errors.As(err, &tooLarge):
 		fail(w, http.StatusRequestEntityTooLarge, "the body may have 65536 bytes")
-	case err != nil || dec.More():
+	case err != nil || dec.Decode(&struct{}{}) != io.EOF:
 		fail(w, http.StatusBadRequest, "the body must be one JSON object of the documented form")
 		err = errors.New("refused")
 	}

@@ -3,7 +3,6 @@
 package contract
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"unicode"
@@ -24,10 +23,11 @@ const (
 // direccion_entrega, 1 has not.
 var VersionesCreado = []int{1, 2}
 
-// Pedido is the data of pedido.creado, and the body of POST /pedidos.
+// Pedido is the data of pedido.creado, and the body of POST /pedidos. In an
+// event, free text is in Unicode NFC.
 type Pedido struct {
 	ID        string     `json:"id" required:"false" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit" doc:"Chosen by the client, or made by the server. Two ids are the same if they are equal byte for byte: case matters."`
-	Cliente   string     `json:"cliente" minLength:"1" maxLength:"100" doc:"Who orders; no control characters."`
+	Cliente   string     `json:"cliente" minLength:"1" maxLength:"100" doc:"Who orders; no control characters. Kept, compared and counted in Unicode NFC, as all free text."`
 	Mercado   string     `json:"mercado" minLength:"1" maxLength:"60" doc:"The market; no control characters."`
 	Tarjeta   string     `json:"tarjeta" pattern:"^[A-Za-z0-9_-]{1,64}$" patternDescription:"1 to 64 of A-Z a-z 0-9 _ -" doc:"A token from the payment gateway, never a card number."`
 	Lineas    []Linea    `json:"lineas" minItems:"1" maxItems:"100" nullable:"false"`
@@ -64,81 +64,106 @@ const (
 	MaxLineas         = 100
 	MaxCantidad       = 10_000
 	MaxPrecioCentimos = 10_000_000
+	MaxTotalCentimos  = 1_000_000_000_000 // of the order; what the payment gateway takes
+	MaxCliente        = 100               // characters
+	MaxMercado        = 60                // characters
+	MaxCiudad         = 100               // characters
+	MaxMotivo         = 60                // bytes
 )
 
 var (
 	name       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	token      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 	postalCode = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 -]{0,9}$`)
-	cardNumber = regexp.MustCompile(`^[0-9-]{13,23}$`)
+	reason     = regexp.MustCompile(`^[a-z_]{1,60}$`)
+	digits     = regexp.MustCompile(`^[0-9_-]{13,37}$`)
 )
 
-// ErrCardNumber means that tarjeta is no token but a card's number. Neither
-// the error nor anything else repeats it.
-var ErrCardNumber = errors.New("tarjeta: send the gateway's token, never a card number")
+// FieldError says which field breaks which limit, and never repeats its value.
+type FieldError struct {
+	Field   string // 'lineas[0].cantidad'
+	Message string
+}
 
-// Validate checks every limit: a consumer must not trust who published.
+func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
+
+func wrong(field, format string, args ...any) error {
+	return &FieldError{field, fmt.Sprintf(format, args...)}
+}
+
+// ValidID says whether id may be that of an order or a product.
+func ValidID(id string) bool { return name.MatchString(id) }
+
+const wantID = "expected 1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
+
+// Validate checks every limit: a consumer must not trust who published. Its
+// errors are *FieldError.
 func (p Pedido) Validate() error {
-	if !name.MatchString(p.ID) {
-		return fmt.Errorf("id %.80q: want %s", p.ID, name)
+	if !ValidID(p.ID) {
+		return wrong("id", wantID)
 	}
-	if err := text("cliente", p.Cliente, 100); err != nil {
+	if err := CheckText("cliente", p.Cliente, MaxCliente); err != nil {
 		return err
 	}
-	if err := text("mercado", p.Mercado, 60); err != nil {
+	if err := CheckText("mercado", p.Mercado, MaxMercado); err != nil {
 		return err
 	}
 	if !token.MatchString(p.Tarjeta) {
-		return fmt.Errorf("tarjeta: want a token of the form %s", token)
+		return wrong("tarjeta", "expected a token of 1 to 64 of A-Z a-z 0-9 _ -")
 	}
-	if IsCardNumber(p.Tarjeta) {
-		return ErrCardNumber
+	if isCardNumber(p.Tarjeta) {
+		return wrong("tarjeta", "send the gateway's token, never a card number")
 	}
 	if n := len(p.Lineas); n < 1 || n > MaxLineas {
-		return fmt.Errorf("lineas: %d of them, want 1 to %d", n, MaxLineas)
+		return wrong("lineas", "expected 1 to %d lines, not %d", MaxLineas, n)
 	}
 	for i, l := range p.Lineas {
-		if err := l.validate(); err != nil {
-			return fmt.Errorf("lineas[%d].%w", i, err)
+		if err := l.validate(fmt.Sprintf("lineas[%d].", i)); err != nil {
+			return err
 		}
 	}
+	if p.Total() > MaxTotalCentimos {
+		return wrong("lineas", "expected a total of at most %d cents", int64(MaxTotalCentimos))
+	}
 	if d := p.Direccion; d != nil {
-		if err := text("direccion_entrega.ciudad", d.Ciudad, 100); err != nil {
+		if err := CheckText("direccion_entrega.ciudad", d.Ciudad, MaxCiudad); err != nil {
 			return err
 		}
 		if !postalCode.MatchString(d.CodigoPostal) {
-			return fmt.Errorf("direccion_entrega.codigo_postal %.20q: want %s", d.CodigoPostal, postalCode)
+			return wrong("direccion_entrega.codigo_postal", "expected 1 to 10 letters, digits, spaces or hyphens")
 		}
 	}
 	return nil
 }
 
-func (l Linea) validate() error {
+func (l Linea) validate(at string) error {
 	switch {
-	case !name.MatchString(l.Producto):
-		return fmt.Errorf("producto %.80q: want %s", l.Producto, name)
+	case !ValidID(l.Producto):
+		return wrong(at+"producto", wantID)
 	case l.Cantidad < 1 || l.Cantidad > MaxCantidad:
-		return fmt.Errorf("cantidad: %d, want 1 to %d", l.Cantidad, MaxCantidad)
+		return wrong(at+"cantidad", "expected 1 to %d units", MaxCantidad)
 	case l.PrecioCentimos < 1 || l.PrecioCentimos > MaxPrecioCentimos:
-		return fmt.Errorf("precio_centimos: %d, want 1 to %d", l.PrecioCentimos, MaxPrecioCentimos)
+		return wrong(at+"precio_centimos", "expected 1 to %d cents", MaxPrecioCentimos)
 	}
 	return nil
 }
 
-func text(field, s string, most int) error {
+// CheckText says whether s is free text of 1 to most characters without
+// control characters. Its error is a *FieldError.
+func CheckText(field, s string, most int) error {
 	if n := utf8.RuneCountInString(s); n < 1 || n > most || !utf8.ValidString(s) {
-		return fmt.Errorf("%s: want 1 to %d characters", field, most)
+		return wrong(field, "expected 1 to %d characters", most)
 	}
 	for _, r := range s {
 		if unicode.IsControl(r) {
-			return fmt.Errorf("%s: control characters are not allowed", field)
+			return wrong(field, "control characters are not allowed")
 		}
 	}
 	return nil
 }
 
-// Total is the price of the order in cents. Within the limits it cannot
-// overflow: at most 10^13.
+// Total is the price of the order in cents. Within the limits of its lines it
+// cannot overflow: their sum is at most 10^13.
 func (p Pedido) Total() int64 {
 	var total int64
 	for _, l := range p.Lineas {
@@ -147,32 +172,50 @@ func (p Pedido) Total() int64 {
 	return total
 }
 
-// IsCardNumber recognises a card's number by its length and its Luhn digit.
-func IsCardNumber(s string) bool {
-	if !cardNumber.MatchString(s) {
+// IsID tells whether s can be the id of an order.
+func IsID(s string) bool { return name.MatchString(s) }
+
+// isCardNumber recognises a card's number by its length and its Luhn digit,
+// also with separators.
+func isCardNumber(s string) bool {
+	if !digits.MatchString(s) {
 		return false
 	}
-	sum, digits := 0, 0
+	sum, n := 0, 0
 	for i := len(s) - 1; i >= 0; i-- {
-		if s[i] == '-' {
+		if s[i] == '-' || s[i] == '_' {
 			continue
 		}
 		d := int(s[i] - '0')
-		if digits%2 == 1 {
+		if n%2 == 1 {
 			if d *= 2; d > 9 {
 				d -= 9
 			}
 		}
 		sum += d
-		digits++
+		n++
 	}
-	return digits >= 13 && digits <= 19 && sum%10 == 0
+	return n >= 13 && n <= 19 && sum%10 == 0
 }
 
-// Validate implements what consumer.On asks for.
+// Validate checks what consumers rely on. Its errors are *FieldError.
 func (c Cancelado) Validate() error {
-	if !name.MatchString(c.ID) {
-		return fmt.Errorf("id %.80q: want %s", c.ID, name)
+	switch {
+	case !ValidID(c.ID):
+		return wrong("id", wantID)
+	case !reason.MatchString(c.Motivo):
+		return wrong("motivo", "expected 1 to %d of a-z _", MaxMotivo)
+	}
+	return nil
+}
+
+// Validate checks what consumers rely on. Its errors are *FieldError.
+func (p Pagado) Validate() error {
+	switch {
+	case !ValidID(p.ID):
+		return wrong("id", wantID)
+	case p.Importe < 1 || p.Importe > MaxTotalCentimos:
+		return wrong("importe", "expected 1 to %d cents", int64(MaxTotalCentimos))
 	}
 	return nil
 }

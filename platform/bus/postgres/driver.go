@@ -111,7 +111,12 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 	case err != nil:
 		return err
 	case known:
-		return d.widen(ctx, s)
+		return pgx.BeginFunc(ctx, d.cfg.Pool, func(tx pgx.Tx) error {
+			if err := lockTopic(ctx, tx, s.Topic); err != nil {
+				return err
+			}
+			return widen(ctx, tx, s)
+		})
 	}
 	return pgx.BeginFunc(ctx, d.cfg.Pool, func(tx pgx.Tx) error {
 		// The log may be long: the back-fill takes the time it takes.
@@ -122,8 +127,7 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1, 0)`, purgeLock); err != nil {
 			return err
 		}
-		// Waits for publications under way; later ones see the subscription.
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, hashtext($2))`, topicLock, s.Topic); err != nil {
+		if err := lockTopic(ctx, tx, s.Topic); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, `
@@ -132,8 +136,10 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 			return err
 		}
 		if tag.RowsAffected() == 0 { // another process was faster
-			_, err := subscribed(ctx, tx, s)
-			return err
+			if _, err := subscribed(ctx, tx, s); err != nil {
+				return err
+			}
+			return widen(ctx, tx, s)
 		}
 		_, err = tx.Exec(ctx, `
 			INSERT INTO entregas (consumidor, posicion, carril, clave, no_antes)
@@ -143,11 +149,18 @@ func (d *Driver) declare(ctx context.Context, s bus.Subscription) error {
 	})
 }
 
+// lockTopic waits for publications under way; later ones see what the
+// transaction changes.
+func lockTopic(ctx context.Context, tx pgx.Tx, topic string) error {
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, hashtext($2))`, topicLock, topic)
+	return err
+}
+
 // widen adds types to a subscription. Types are never taken away: the process
 // that handles them may be a newer one that runs beside this one. What was
 // published before is not delivered again for a type that is new.
-func (d *Driver) widen(ctx context.Context, s bus.Subscription) error {
-	_, err := d.cfg.Pool.Exec(ctx, `
+func widen(ctx context.Context, tx pgx.Tx, s bus.Subscription) error {
+	_, err := tx.Exec(ctx, `
 		UPDATE suscripciones SET tipos = CASE WHEN $2::text[] IS NULL THEN NULL ELSE
 			ARRAY (SELECT unnest(tipos) UNION SELECT unnest($2::text[])) END
 		WHERE consumidor = $1 AND tipos IS NOT NULL AND ($2::text[] IS NULL OR NOT tipos @> $2::text[])`, s.Consumer, s.Types)
