@@ -3,6 +3,7 @@ package inventario
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,14 +36,15 @@ func (m *Module) descuentoStock(ctx context.Context, tx pgx.Tx, _ envelope.Event
 		return err
 	}
 	pedidas := porProducto(p.Lineas)
-	faltan, err := m.descontar(ctx, tx, p.ID, pedidas)
+	eventos, faltan, err := m.descontar(ctx, tx, p.ID, pedidas)
 	if err != nil {
 		return err
 	}
 	if len(faltan) == 0 {
-		return m.anotar(ctx, tx, p.ID, descontado, pedidas)
+		return m.anotar(ctx, tx, p.ID, descontado, pedidas, eventos...)
 	}
-	return consumer.Reject("sin_stock", errSinStock, func(ctx context.Context, tx pgx.Tx) error {
+	why := fmt.Errorf("%w: order %s wants %d of %s, there are %d", errSinStock, p.ID, faltan[0].Pedidas, faltan[0].Producto, faltan[0].Disponibles)
+	return consumer.Reject("sin_stock", why, func(ctx context.Context, tx pgx.Tx) error {
 		return m.rechazar(ctx, tx, p.ID, faltan)
 	})
 }
@@ -54,10 +56,7 @@ func (m *Module) rechazar(ctx context.Context, tx pgx.Tx, pedidoID string, falta
 	if err != nil || hecho != pendiente {
 		return err
 	}
-	if err := m.anotar(ctx, tx, pedidoID, rechazado, nil); err != nil {
-		return err
-	}
-	return m.publicarInsuficiente(ctx, tx, contract.Insuficiente{PedidoID: pedidoID, Faltan: faltan})
+	return m.anotar(ctx, tx, pedidoID, rechazado, nil, insuficiente(pedidoID, faltan))
 }
 
 // devolucionStock gives back what an order took; an order that took nothing
@@ -72,8 +71,9 @@ func (m *Module) devolucionStock(ctx context.Context, tx pgx.Tx, _ envelope.Even
 	case hecho != descontado: // given back before, or never taken
 		return nil
 	}
-	if err := m.devolver(ctx, tx, c.ID, tomadas); err != nil {
+	eventos, err := m.devolver(ctx, tx, c.ID, tomadas)
+	if err != nil {
 		return err
 	}
-	return m.anotar(ctx, tx, c.ID, devuelto, tomadas)
+	return m.anotar(ctx, tx, c.ID, devuelto, tomadas, eventos...)
 }

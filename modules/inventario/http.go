@@ -18,7 +18,7 @@ type stockVista struct {
 type stockSalida struct{ Body []stockVista }
 
 type productoEntrada struct {
-	Producto string `path:"producto" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
+	Producto string `path:"producto" maxLength:"64"`
 }
 
 type productoSalida struct{ Body stockVista }

@@ -32,7 +32,9 @@ func (m *Module) tomar(ctx context.Context, tx pgx.Tx, pedidoID string) (hecho e
 	return hecho, tomadas, nil
 }
 
-func (m *Module) anotar(ctx context.Context, tx pgx.Tx, pedidoID string, e estado, tomadas []cantidad) error {
+// anotar notes what was done for an order, with the events of it, in one round
+// trip.
+func (m *Module) anotar(ctx context.Context, tx pgx.Tx, pedidoID string, e estado, tomadas []cantidad, eventos ...outbox.Event) error {
 	if tomadas == nil {
 		tomadas = []cantidad{}
 	}
@@ -40,39 +42,44 @@ func (m *Module) anotar(ctx context.Context, tx pgx.Tx, pedidoID string, e estad
 	if err != nil {
 		return fmt.Errorf("encode the deduction of order %s: %w", pedidoID, err)
 	}
-	_, err = tx.Exec(ctx, `
+	b := &pgx.Batch{}
+	b.Queue(`
 		UPDATE descuentos SET estado = $2, lineas = $3, en = clock_timestamp() WHERE pedido_id = $1`, pedidoID, string(e), lineas)
-	if err != nil {
+	if err := m.outbox.Publish(ctx, outbox.Batch(b), eventos...); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("note the deduction of order %s: %w", pedidoID, err)
 	}
 	return nil
 }
 
-// descontar takes pedidas, in their order, with one event per product. If
-// something is missing it says what, and the caller rolls back.
-func (m *Module) descontar(ctx context.Context, tx pgx.Tx, pedidoID string, pedidas []cantidad) ([]contract.Falta, error) {
-	var (
-		eventos []outbox.Event
-		faltan  []contract.Falta
-	)
+// descontar takes pedidas, in their order and one round trip, and makes one
+// event per product. If something is missing it says what, and the caller
+// rolls back.
+func (m *Module) descontar(ctx context.Context, tx pgx.Tx, pedidoID string, pedidas []cantidad) (eventos []outbox.Event, faltan []contract.Falta, err error) {
+	b := &pgx.Batch{}
 	for _, c := range pedidas {
-		var despues int32
-		err := tx.QueryRow(ctx, `
-			UPDATE stock SET unidades = unidades - $2 WHERE producto = $1 AND unidades >= $2 RETURNING unidades`,
-			c.Producto, c.Unidades).Scan(&despues)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			faltan = append(faltan, contract.Falta{Producto: c.Producto, Pedidas: c.Unidades})
-		case err != nil:
-			return nil, fmt.Errorf("deduct %d of %s for order %s: %w", c.Unidades, c.Producto, pedidoID, err)
-		default:
-			eventos = append(eventos, actualizado(c.Producto, despues+int32(c.Unidades), despues, "pedido", pedidoID))
-		}
+		b.Queue(`
+			UPDATE stock SET unidades = unidades - $2 WHERE producto = $1 AND unidades >= $2 RETURNING unidades`, c.Producto, c.Unidades,
+		).QueryRow(func(row pgx.Row) error {
+			var despues int32
+			err := row.Scan(&despues)
+			switch {
+			case errors.Is(err, pgx.ErrNoRows):
+				faltan = append(faltan, contract.Falta{Producto: c.Producto, Pedidas: c.Unidades})
+			case err != nil:
+				return fmt.Errorf("%d of %s: %w", c.Unidades, c.Producto, err)
+			default:
+				eventos = append(eventos, actualizado(c.Producto, despues+int32(c.Unidades), despues, "pedido", pedidoID))
+			}
+			return nil
+		})
 	}
-	if len(faltan) == 0 {
-		return nil, m.outbox.Publish(ctx, outbox.Tx(tx), eventos...)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, nil, fmt.Errorf("deduct order %s: %w", pedidoID, err)
 	}
-	return faltan, m.disponibles(ctx, tx, faltan)
+	return eventos, faltan, m.disponibles(ctx, tx, faltan)
 }
 
 // disponibles fills in how much there is of what is missing.
@@ -86,22 +93,29 @@ func (m *Module) disponibles(ctx context.Context, tx pgx.Tx, faltan []contract.F
 	return nil
 }
 
-func (m *Module) devolver(ctx context.Context, tx pgx.Tx, pedidoID string, tomadas []cantidad) error {
-	eventos := make([]outbox.Event, 0, len(tomadas))
+// devolver gives tomadas back, in their order and one round trip.
+func (m *Module) devolver(ctx context.Context, tx pgx.Tx, pedidoID string, tomadas []cantidad) (eventos []outbox.Event, err error) {
+	b := &pgx.Batch{}
 	for _, c := range tomadas {
-		var despues int32
-		err := tx.QueryRow(ctx, `
-			UPDATE stock SET unidades = unidades + $2 WHERE producto = $1 RETURNING unidades`,
-			c.Producto, c.Unidades).Scan(&despues)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			return consumer.Permanent(fmt.Errorf("give %d of %s back for order %s: %w", c.Unidades, c.Producto, pedidoID, ErrNoExiste))
-		case err != nil:
-			return fmt.Errorf("give %d of %s back for order %s: %w", c.Unidades, c.Producto, pedidoID, err)
-		}
-		eventos = append(eventos, actualizado(c.Producto, despues-int32(c.Unidades), despues, "cancelacion", pedidoID))
+		b.Queue(`
+			UPDATE stock SET unidades = unidades + $2 WHERE producto = $1 RETURNING unidades`, c.Producto, c.Unidades,
+		).QueryRow(func(row pgx.Row) error {
+			var despues int32
+			err := row.Scan(&despues)
+			switch {
+			case errors.Is(err, pgx.ErrNoRows): // somebody removed it since
+				return consumer.Permanent(fmt.Errorf("%d of %s: %w", c.Unidades, c.Producto, ErrNoExiste))
+			case err != nil:
+				return fmt.Errorf("%d of %s: %w", c.Unidades, c.Producto, err)
+			}
+			eventos = append(eventos, actualizado(c.Producto, despues-int32(c.Unidades), despues, "cancelacion", pedidoID))
+			return nil
+		})
 	}
-	return m.outbox.Publish(ctx, outbox.Tx(tx), eventos...)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("give the stock of order %s back: %w", pedidoID, err)
+	}
+	return eventos, nil
 }
 
 func actualizado(producto string, antes, despues int32, motivo, pedidoID string) outbox.Event {
@@ -111,10 +125,11 @@ func actualizado(producto string, antes, despues int32, motivo, pedidoID string)
 	}
 }
 
-func (m *Module) publicarInsuficiente(ctx context.Context, tx pgx.Tx, i contract.Insuficiente) error {
-	return m.outbox.Publish(ctx, outbox.Tx(tx), outbox.Event{
-		Agregado: "pedido", AgregadoID: i.PedidoID, Tipo: contract.StockInsuficiente, Version: 1, Topic: contract.Topic, Datos: i,
-	})
+func insuficiente(pedidoID string, faltan []contract.Falta) outbox.Event {
+	return outbox.Event{
+		Agregado: "pedido", AgregadoID: pedidoID, Tipo: contract.StockInsuficiente, Version: 1, Topic: contract.Topic,
+		Datos: contract.Insuficiente{PedidoID: pedidoID, Faltan: faltan},
+	}
 }
 
 // Stock lists all products by name.

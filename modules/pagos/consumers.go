@@ -52,10 +52,8 @@ func (m *Module) cobro(ctx context.Context, tx pgx.Tx, _ envelope.Event, p pedid
 	case err != nil:
 		return consumer.Permanent(err)
 	}
-	if err := m.anotar(ctx, tx, Pago{PedidoID: p.ID, Importe: importe, Estado: Cobrado, Ref: recibo.Ref}); err != nil {
-		return err
-	}
-	return m.publicar(ctx, tx, p.ID, contract.PagoConfirmado, contract.Confirmado{PedidoID: p.ID, Importe: importe, Ref: recibo.Ref})
+	return m.anotar(ctx, tx, Pago{PedidoID: p.ID, Importe: importe, Estado: Cobrado, Ref: recibo.Ref},
+		evento(contract.PagoConfirmado, p.ID, contract.Confirmado{PedidoID: p.ID, Importe: importe, Ref: recibo.Ref}))
 }
 
 // rechazar runs after the charge was rolled back: meanwhile the order may have
@@ -65,10 +63,8 @@ func (m *Module) rechazar(ctx context.Context, tx pgx.Tx, pedidoID string, impor
 	if err != nil || hecho.Estado != pendiente {
 		return err
 	}
-	if err := m.anotar(ctx, tx, Pago{PedidoID: pedidoID, Importe: importe, Estado: Rechazado}); err != nil {
-		return err
-	}
-	return m.publicar(ctx, tx, pedidoID, contract.PagoRechazado, contract.Rechazado{PedidoID: pedidoID, Motivo: "tarjeta_rechazada"})
+	return m.anotar(ctx, tx, Pago{PedidoID: pedidoID, Importe: importe, Estado: Rechazado},
+		evento(contract.PagoRechazado, pedidoID, contract.Rechazado{PedidoID: pedidoID, Motivo: "tarjeta_rechazada"}))
 }
 
 // reembolso gives back what was charged. It asks the gateway even if we know
@@ -92,9 +88,6 @@ func (m *Module) reembolso(ctx context.Context, tx pgx.Tx, _ envelope.Event, c p
 		return m.anotar(ctx, tx, pago)
 	}
 	pago.Estado, pago.Importe = Devuelto, devolucion.ImporteCentimos
-	if err := m.anotar(ctx, tx, pago); err != nil {
-		return err
-	}
-	return m.publicar(ctx, tx, c.ID, contract.PagoDevuelto,
-		contract.Devuelto{PedidoID: c.ID, Importe: devolucion.ImporteCentimos, Ref: devolucion.Ref})
+	return m.anotar(ctx, tx, pago, evento(contract.PagoDevuelto, c.ID,
+		contract.Devuelto{PedidoID: c.ID, Importe: devolucion.ImporteCentimos, Ref: devolucion.Ref}))
 }

@@ -22,7 +22,7 @@ type pagoVista struct {
 }
 
 type pagoEntrada struct {
-	PedidoID string `path:"pedido_id" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
+	PedidoID string `path:"pedido_id" maxLength:"64"`
 }
 
 type pagoSalida struct{ Body pagoVista }
@@ -43,5 +43,6 @@ func (m *Module) getPago(ctx context.Context, in *pagoEntrada) (*pagoSalida, err
 	case err != nil:
 		return nil, problem.Failure(m.logger, err)
 	}
+	p.Creado, p.Actualizado = p.Creado.UTC(), p.Actualizado.UTC()
 	return &pagoSalida{Body: pagoVista(p)}, nil
 }

@@ -32,21 +32,24 @@ func (m *Module) tomar(ctx context.Context, tx pgx.Tx, pedidoID string) (Pago, e
 	return p, nil
 }
 
-func (m *Module) anotar(ctx context.Context, tx pgx.Tx, p Pago) error {
-	_, err := tx.Exec(ctx, `
+// anotar notes where a payment stands, with the events of it, in one round trip.
+func (m *Module) anotar(ctx context.Context, tx pgx.Tx, p Pago, eventos ...outbox.Event) error {
+	b := &pgx.Batch{}
+	b.Queue(`
 		UPDATE pagos SET importe = $2, estado = $3, ref_pasarela = nullif($4, ''), ref_devolucion = nullif($5, ''),
 			actualizado_en = clock_timestamp()
 		WHERE pedido_id = $1`, p.PedidoID, p.Importe, string(p.Estado), p.Ref, p.RefDevolucion)
-	if err != nil {
+	if err := m.outbox.Publish(ctx, outbox.Batch(b), eventos...); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("note the payment of order %s: %w", p.PedidoID, err)
 	}
 	return nil
 }
 
-func (m *Module) publicar(ctx context.Context, tx pgx.Tx, pedidoID, tipo string, datos any) error {
-	return m.outbox.Publish(ctx, outbox.Tx(tx), outbox.Event{
-		Agregado: "pago", AgregadoID: pedidoID, Tipo: tipo, Version: 1, Topic: contract.Topic, Datos: datos,
-	})
+func evento(tipo, pedidoID string, datos any) outbox.Event {
+	return outbox.Event{Agregado: "pago", AgregadoID: pedidoID, Tipo: tipo, Version: 1, Topic: contract.Topic, Datos: datos}
 }
 
 // Pago returns the payment of an order, or ErrNoExiste.

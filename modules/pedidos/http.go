@@ -6,10 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -34,7 +31,7 @@ type pedidoVista struct {
 }
 
 type cambioVista struct {
-	Estado Estado    `json:"estado"`
+	Estado Estado    `json:"estado" enum:"creado,pagado,cancelado"`
 	Motivo string    `json:"motivo,omitempty"`
 	En     time.Time `json:"en"`
 }
@@ -43,10 +40,10 @@ func ver(r Registro) pedidoVista {
 	v := pedidoVista{
 		ID: r.ID, Cliente: r.Cliente, Mercado: r.Mercado, Tarjeta: enmascarada(r.Tarjeta),
 		Lineas: r.Lineas, Direccion: r.Direccion, Estado: r.Estado, Motivo: r.Motivo, Total: r.Total,
-		Creado: r.Creado, Actualizado: r.Actualizado,
+		Creado: r.Creado.UTC(), Actualizado: r.Actualizado.UTC(),
 	}
 	for _, c := range r.Historial {
-		v.Historial = append(v.Historial, cambioVista(c))
+		v.Historial = append(v.Historial, cambioVista{c.Estado, c.Motivo, c.En.UTC()})
 	}
 	return v
 }
@@ -63,20 +60,20 @@ type crearSalida struct {
 }
 
 type pedidoEntrada struct {
-	ID string `path:"id" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
+	ID string `path:"id" maxLength:"64"`
 }
 
 type pedidoSalida struct{ Body pedidoVista }
 
 type cancelarEntrada struct {
-	ID   string `path:"id" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" patternDescription:"1 to 64 of A-Z a-z 0-9 . _ -, starting with a letter or digit"`
+	ID   string `path:"id" maxLength:"64"`
 	Body *struct {
-		Motivo string `json:"motivo" required:"false" maxLength:"60" pattern:"^[a-z_]*$" doc:"In snake case; 'cliente' if left out."`
+		Motivo string `json:"motivo" required:"false" maxLength:"60" pattern:"^[a-z_]*$" patternDescription:"a-z and _" doc:"Why, in snake case; 'cliente' if left out. 'sin_stock' and 'tarjeta_rechazada' are not the client's to give."`
 	} `required:"false"`
 }
 
 type listaEntrada struct {
-	Cliente string `query:"cliente" maxLength:"100"`
+	Cliente string `query:"cliente" maxLength:"100" doc:"In any Unicode form."`
 	Estado  string `query:"estado" enum:"creado,pagado,cancelado"`
 	Limit   int    `query:"limit" minimum:"1" maximum:"200" default:"50"`
 	Cursor  string `query:"cursor" maxLength:"300" doc:"From the page before."`
@@ -96,8 +93,12 @@ func (m *Module) Routes(api huma.API) {
 		Summary:      "Place an order",
 		Description:  "201 for a new order, 200 with the first result for its identical repeat, 409 for another content under the same id or Idempotency-Key.",
 		MaxBodyBytes: problem.MaxBody, BodyReadTimeout: problem.BodyTimeout,
-		Errors: []int{400, 409, 413, 503},
+		Errors: []int{400, 409, 413, 415, 503},
 	}, m.postPedido)
+	respuestas := api.OpenAPI().Paths["/pedidos"].Post.Responses
+	repetido := *respuestas["201"]
+	repetido.Description = "The identical repeat: the order as it stands now"
+	respuestas["200"] = &repetido
 	huma.Register(api, huma.Operation{
 		OperationID: "ver-pedido", Method: http.MethodGet, Path: "/pedidos/{id}", Summary: "An order, its state and its history",
 		Errors: []int{400, 404, 503},
@@ -109,26 +110,22 @@ func (m *Module) Routes(api huma.API) {
 		OperationID: "cancelar-pedido", Method: http.MethodPost, Path: "/pedidos/{id}/cancelacion", DefaultStatus: http.StatusOK,
 		Summary:      "Cancel an order; stock and money go back",
 		MaxBodyBytes: problem.MaxBody, BodyReadTimeout: problem.BodyTimeout,
-		Errors: []int{400, 404, 503},
+		Errors: []int{400, 404, 413, 415, 503},
 	}, m.postCancelacion)
 }
 
 func (m *Module) postPedido(ctx context.Context, in *crearEntrada) (*crearSalida, error) {
-	pedido := in.Body
-	if pedido.ID == "" {
-		pedido.ID = "por-asignar" // only to validate the rest
-	}
-	if err := pedido.Validate(); err != nil {
-		return nil, problem.Field("body", err.Error())
-	}
 	r, nuevo, err := m.Crear(ctx, in.Body, in.Clave)
+	var campo *contract.FieldError
 	switch {
+	case errors.As(err, &campo):
+		return nil, problem.Field("body."+campo.Field, campo.Message)
 	case errors.Is(err, ErrOtroPedido):
-		return nil, problem.New(http.StatusConflict, err.Error())
+		return nil, problem.New(http.StatusConflict, ErrOtroPedido.Error())
 	case errors.Is(err, ErrMuyGrande):
-		return nil, problem.New(http.StatusRequestEntityTooLarge, err.Error())
+		return nil, problem.New(http.StatusRequestEntityTooLarge, ErrMuyGrande.Error())
 	case err != nil:
-		return nil, problem.Away(err)
+		return nil, problem.Failure(m.logger, err)
 	}
 	out := &crearSalida{Status: http.StatusOK, Location: "/pedidos/" + r.ID, Body: ver(r)}
 	if nuevo {
@@ -138,7 +135,7 @@ func (m *Module) postPedido(ctx context.Context, in *crearEntrada) (*crearSalida
 }
 
 func (m *Module) getPedido(ctx context.Context, in *pedidoEntrada) (*pedidoSalida, error) {
-	return respuesta(m.Pedido(ctx, in.ID))
+	return m.respuesta(m.Pedido(ctx, in.ID))
 }
 
 func (m *Module) postCancelacion(ctx context.Context, in *cancelarEntrada) (*pedidoSalida, error) {
@@ -146,39 +143,40 @@ func (m *Module) postCancelacion(ctx context.Context, in *cancelarEntrada) (*ped
 	if in.Body != nil && in.Body.Motivo != "" {
 		motivo = in.Body.Motivo
 	}
-	return respuesta(m.Cancelar(ctx, in.ID, motivo))
+	if motivo == MotivoSinStock || motivo == MotivoRechazada {
+		return nil, problem.Field("body.motivo", "is a reason that only the system gives")
+	}
+	return m.respuesta(m.Cancelar(ctx, in.ID, motivo))
 }
 
-func respuesta(r Registro, err error) (*pedidoSalida, error) {
+func (m *Module) respuesta(r Registro, err error) (*pedidoSalida, error) {
 	switch {
 	case errors.Is(err, ErrNoExiste):
 		return nil, problem.New(http.StatusNotFound, ErrNoExiste.Error())
 	case err != nil:
-		return nil, problem.Away(err)
+		return nil, problem.Failure(m.logger, err)
 	}
 	return &pedidoSalida{Body: ver(r)}, nil
 }
 
 func (m *Module) getPedidos(ctx context.Context, in *listaEntrada) (*listaSalida, error) {
-	if !utf8.ValidString(in.Cliente) || strings.ContainsFunc(in.Cliente, unicode.IsControl) {
-		return nil, problem.Field("query.cliente", "control characters and what is no UTF-8 are not allowed")
-	}
-	f := Filtro{Cliente: canonico(contract.Pedido{Cliente: in.Cliente}).Cliente, Estado: Estado(in.Estado), Limite: in.Limit + 1}
+	f := Filtro{Cliente: nfc(in.Cliente), Estado: Estado(in.Estado), Limite: in.Limit + 1}
 	if in.Cursor != "" {
-		var err error
-		if f.AntesDe, f.AntesDeI, err = desde(in.Cursor); err != nil {
-			return nil, problem.Field("query.cursor", "not a cursor of this list")
+		var ok bool
+		if f.Antes, ok = posicion(in.Cursor); !ok {
+			return nil, problem.Field("query.cursor", "is not a cursor of this list")
 		}
 	}
 	registros, err := m.Pedidos(ctx, f)
 	if err != nil {
-		return nil, problem.Away(err)
+		return nil, problem.Failure(m.logger, err)
 	}
 	out := &listaSalida{}
 	out.Body.Pedidos = []pedidoVista{}
 	if len(registros) > in.Limit {
 		registros = registros[:in.Limit]
-		out.Body.Cursor = cursor(registros[in.Limit-1])
+		last := registros[in.Limit-1]
+		out.Body.Cursor = cursor(Posicion{last.Creado.UTC(), last.ID})
 	}
 	for _, r := range registros {
 		out.Body.Pedidos = append(out.Body.Pedidos, ver(r))
@@ -186,25 +184,16 @@ func (m *Module) getPedidos(ctx context.Context, in *listaEntrada) (*listaSalida
 	return out, nil
 }
 
-type posicion struct {
-	En time.Time `json:"e"`
-	ID string    `json:"i"`
-}
-
 // cursor is opaque to clients: where the next page starts.
-func cursor(r Registro) string {
-	encoded, _ := json.Marshal(posicion{r.Creado, r.ID}) // cannot fail
+func cursor(p Posicion) string {
+	encoded, _ := json.Marshal(p) // cannot fail
 	return base64.RawURLEncoding.EncodeToString(encoded)
 }
 
-func desde(cursor string) (time.Time, string, error) {
+func posicion(cursor string) (p Posicion, ok bool) {
 	decoded, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil {
-		return time.Time{}, "", err
+	if err != nil || json.Unmarshal(decoded, &p) != nil {
+		return Posicion{}, false
 	}
-	var p posicion
-	if err := json.Unmarshal(decoded, &p); err != nil || !contract.IsID(p.ID) || p.En.IsZero() {
-		return time.Time{}, "", errors.New("not a cursor")
-	}
-	return p.En, p.ID, nil
+	return p, contract.ValidID(p.ID) && !p.Creado.IsZero()
 }

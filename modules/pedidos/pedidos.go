@@ -6,6 +6,10 @@
 //	  │ client, stock.insuficiente, pago.rechazado
 //	  └────────► cancelado ◄──────┘
 //
+// What is not drawn does not happen: an event that comes late, twice or crossed
+// with another changes nothing, so any number of deliveries in any order ends in
+// cancelado if one of them cancels, and else in pagado.
+//
 // Every change of state is made under the lock of the order's row, together
 // with its event and its line in the history. A cancellation and a payment may
 // cross: whichever locks first wins, and a charge that comes too late is given
@@ -35,8 +39,7 @@ const (
 	Cancelado Estado = "cancelado"
 )
 
-// transiciones is the state machine. What is missing is no error: events
-// arrive late, twice and crossed, and then change nothing.
+// transiciones is the state machine. What is missing is no error.
 var transiciones = map[Estado][]Estado{
 	Creado: {Pagado, Cancelado},
 	Pagado: {Cancelado},
@@ -81,25 +84,30 @@ type Cambio struct {
 
 // The errors of this module that callers decide on.
 var (
-	ErrNoExiste   = errors.New("there is no such order")
-	ErrOtroPedido = errors.New("another order has this id or Idempotency-Key: the content differs")
-	ErrMuyGrande  = errors.New("the order is too large")
+	ErrNoExiste    = errors.New("there is no such order")
+	ErrOtroPedido  = errors.New("another order has this id or Idempotency-Key: the content differs")
+	ErrMuyGrande   = errors.New("the order is too large")
+	ErrNoCancelado = errors.New("the order can no longer be cancelled")
 )
 
-// canonico brings free text into the form in which two orders are compared:
-// Unicode NFC.
+// canonico brings free text into the form in which it is kept, compared and
+// counted: Unicode NFC, which may have more characters than what came.
 func canonico(p contract.Pedido) contract.Pedido {
-	p.Cliente, p.Mercado = norm.NFC.String(p.Cliente), norm.NFC.String(p.Mercado)
+	p.Cliente, p.Mercado = nfc(p.Cliente), nfc(p.Mercado)
 	if p.Direccion != nil {
 		d := *p.Direccion
-		d.Ciudad = norm.NFC.String(d.Ciudad)
+		d.Ciudad = nfc(d.Ciudad)
 		p.Direccion = &d
 	}
 	return p
 }
 
+func nfc(s string) string { return norm.NFC.String(s) }
+
 // huella identifies what the client asked for, apart from the id it left to
-// us.
+// us. It is kept with the order: a new field of contract.Pedido must leave the
+// encoding of orders without it as it is (omitempty), or their repeats would
+// be conflicts.
 func huella(p contract.Pedido) ([]byte, error) {
 	encoded, err := json.Marshal(p)
 	if err != nil {

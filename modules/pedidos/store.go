@@ -19,8 +19,10 @@ import (
 // Crear takes an order: the order, its history and its event in one round trip
 // and one transaction. It reports whether the order is new; the identical
 // repeat, by id or by clave (the client's Idempotency-Key, or ""), returns the
-// first result, whatever became of the first answer. Another content is
-// ErrOtroPedido.
+// order as it stands now, whatever became of the first answer. Another content
+// is ErrOtroPedido, one beyond a limit a *contract.FieldError, and one whose
+// event no bus would take ErrMuyGrande. After any other error the order may or
+// may not be there: the identical repeat finds out.
 func (m *Module) Crear(ctx context.Context, p contract.Pedido, clave string) (Registro, bool, error) {
 	p = canonico(p)
 	huella, err := huella(p)
@@ -29,6 +31,9 @@ func (m *Module) Crear(ctx context.Context, p contract.Pedido, clave string) (Re
 	}
 	if p.ID == "" {
 		p.ID = "P-" + outbox.NewID()
+	}
+	if err := p.Validate(); err != nil {
+		return Registro{}, false, err
 	}
 	r := Registro{Pedido: p, Estado: Creado, Total: p.Total(), huella: huella}
 	if clave != "" {
@@ -151,21 +156,23 @@ func (m *Module) Pedido(ctx context.Context, id string) (r Registro, err error) 
 
 // Filtro selects orders of Pedidos; zero values select all.
 type Filtro struct {
-	Cliente  string
-	Estado   Estado
-	Limite   int
-	AntesDe  time.Time // keyset: orders before this moment and id
-	AntesDeI string
+	Cliente string
+	Estado  Estado
+	Antes   Posicion // only orders after this one in the list
+	Limite  int
+}
+
+// Posicion is the place of an order in the list: newest first, and by id where
+// two were created in the same microsecond.
+type Posicion struct {
+	Creado time.Time `json:"c"`
+	ID     string    `json:"i"`
 }
 
 // Pedidos lists orders, newest first, without their lines and history.
 func (m *Module) Pedidos(ctx context.Context, f Filtro) ([]Registro, error) {
-	rows, err := m.db.Query(ctx, `
-		SELECT `+columnas+` FROM pedidos
-		WHERE ($1 = '' OR cliente = $1) AND ($2 = '' OR estado = $2)
-		  AND ($3::timestamptz IS NULL OR (creado_en, id) < ($3, $4 COLLATE "C"))
-		ORDER BY creado_en DESC, id DESC LIMIT $5`,
-		f.Cliente, string(f.Estado), nullable(f.AntesDe), f.AntesDeI, f.Limite)
+	query, args := f.query()
+	rows, err := m.db.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list orders: %w", err)
 	}
@@ -176,11 +183,25 @@ func (m *Module) Pedidos(ctx context.Context, f Filtro) ([]Registro, error) {
 	return list, nil
 }
 
-func nullable(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
+// query has only the conditions that are asked for: with "or there is no
+// filter" in one statement for all, a generic plan walks the whole table. It
+// reads pedidos_por_cliente or pedidos_recientes in its order. No index starts
+// with estado: it would make every change of state a new entry in all indexes.
+func (f Filtro) query() (string, []any) {
+	query, args := `SELECT `+columnas+` FROM pedidos WHERE true`, []any{f.Limite}
+	if f.Cliente != "" {
+		args = append(args, f.Cliente)
+		query += fmt.Sprintf(` AND cliente = $%d`, len(args))
 	}
-	return &t
+	if f.Estado != "" {
+		args = append(args, string(f.Estado))
+		query += fmt.Sprintf(` AND estado = $%d`, len(args))
+	}
+	if f.Antes != (Posicion{}) {
+		args = append(args, f.Antes.Creado, f.Antes.ID)
+		query += fmt.Sprintf(` AND (creado_en, id) < ($%d, $%d)`, len(args)-1, len(args))
+	}
+	return query + ` ORDER BY creado_en DESC, id DESC LIMIT $1`, args
 }
 
 // cambiar moves an order to another state, if it can go there from where it

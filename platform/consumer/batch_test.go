@@ -90,9 +90,26 @@ func TestBadMessageOfABatchHurtsOnlyItself(t *testing.T) {
 				require.LessOrEqual(t, n.(*atomic.Int64).Load(), int64(2), "%s: once in the batch, once alone", id)
 				return true
 			})
+			require.Zero(t, r.logs.lines("consumption pauses"))
 			require.EqualValues(t, letters[0].Attempts, r.metric("km0_consumer_failed_attempts_total"), "the good ones failed never")
 		})
 	}
+}
+
+func TestMessageThatFailedItsBatchIsTriedAgainAlone(t *testing.T) {
+	t.Parallel()
+	wait := time.Second
+	var at []time.Time
+	r := start(t, database(t), func(ctx context.Context, tx pgx.Tx, e envelope.Event) error {
+		if e.ID == "e-0" {
+			return effect(ctx, tx, e)
+		}
+		at = append(at, time.Now())
+		return consumer.Transient(errors.New("busy"))
+	}, with(batched(2, wait)))
+	r.acked(sendAll(r, numbered(2)...)...)
+	require.Len(t, at, 4, "in the batch, alone in the first attempt, and in two more attempts")
+	require.Less(t, at[3].Sub(at[1]), 2*wait, "it waits for no batch")
 }
 
 func TestBatchWhoseCommitFailsIsDoneOneByOne(t *testing.T) {

@@ -89,6 +89,7 @@ func TestAttemptAfterATimeoutHasALivingContext(t *testing.T) {
 	t.Parallel()
 	settings := quick()
 	settings.Timeout = 200 * time.Millisecond
+	settings.Throttle = consumer.Throttle{Count: 1000, Per: time.Second} // it, too, lives on the context
 	var calls int
 	r := start(t, database(t), func(ctx context.Context, tx pgx.Tx, e envelope.Event) error {
 		if calls++; calls == 1 {
@@ -99,6 +100,7 @@ func TestAttemptAfterATimeoutHasALivingContext(t *testing.T) {
 	}, with(settings))
 	r.acked(r.send(event("e-1", 1)))
 	require.Equal(t, 1, r.count(`efectos`))
+	require.EqualValues(t, 1, r.metric("km0_consumer_failed_attempts_total"))
 }
 
 func TestDeadLetterAfterATimeoutIsStored(t *testing.T) {

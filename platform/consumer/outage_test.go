@@ -99,6 +99,13 @@ func TestWaitingForAConnectionLongerThanTheTimeoutIsNoAttempt(t *testing.T) {
 	settings.Timeout = 50 * time.Millisecond
 	r := start(t, database(t), effect, with(settings))
 	var held []interface{ Release() }
+	release := func() {
+		for _, conn := range held {
+			conn.Release()
+		}
+		held = nil
+	}
+	defer release()
 	for range r.pool.Config().MaxConns {
 		conn, err := r.pool.Acquire(t.Context())
 		require.NoError(t, err)
@@ -106,9 +113,7 @@ func TestWaitingForAConnectionLongerThanTheTimeoutIsNoAttempt(t *testing.T) {
 	}
 	m := r.send(event("e-1", 1))
 	testbed.Eventually(t, waitFor, func() bool { return r.metric("km0_consumer_paused") == 1 }, "the pause shows")
-	for _, conn := range held {
-		conn.Release()
-	}
+	release()
 	r.acked(m)
 	require.Zero(t, r.metric("km0_consumer_failed_attempts_total"))
 }

@@ -43,16 +43,41 @@ type Event struct {
 	Datos   json.RawMessage `json:"datos"`
 }
 
-// Encode gives the bytes that go to the bus; equal events give equal bytes.
-// It fails only if Datos is not JSON.
+// Encode gives the bytes that go to the bus; equal events give equal bytes,
+// and Datos is in them as it is. It fails only if Datos is not JSON.
 func (e Event) Encode() ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // what the producer wrote is what consumers read
-	if err := enc.Encode(e); err != nil {
-		return nil, fmt.Errorf("encode event %s: %w", e.ID, err)
+	if !json.Valid(e.Datos) {
+		return nil, fmt.Errorf("encode event %s: datos is not JSON", e.ID)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	b := make([]byte, 0, len(e.Datos)+len(e.ID)+len(e.Tipo)+len(e.Origen)+128)
+	b = append(b, `{"id_evento":`...)
+	b = AppendString(b, e.ID)
+	b = append(b, `,"tipo":`...)
+	b = AppendString(b, e.Tipo)
+	b = append(b, `,"version":`...)
+	b = strconv.AppendInt(b, int64(e.Version), 10)
+	b = append(b, `,"fecha_ms":`...)
+	b = strconv.AppendInt(b, e.FechaMS, 10)
+	b = append(b, `,"origen":`...)
+	b = AppendString(b, e.Origen)
+	b = append(b, `,"datos":`...)
+	b = append(b, e.Datos...)
+	return append(b, '}'), nil
+}
+
+// AppendString appends s as a JSON string. Names and ids need no escapes: what
+// does is left to encoding/json. The relay encodes every event, and by
+// reflection that is a third of its work.
+func AppendString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			quoted, _ := json.Marshal(s) // a string always encodes
+			return append(b, quoted...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
 }
 
 // Decode reads an envelope and checks what every consumer relies on: an id, a

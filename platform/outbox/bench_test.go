@@ -44,7 +44,7 @@ func fill(b *testing.B, pool *pgxpool.Pool, n int) {
 	}
 	_, err := pool.Exec(b.Context(), `
 		INSERT INTO outbox (id, agregado, agregado_id, tipo, version, carga, topico, cabeceras, carril)
-		SELECT gen_random_uuid(), 'pedido', 'P-' || k, 'pedido.creado', 2, $2::jsonb, 'pedidos.eventos',
+		SELECT ('01a23156-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'pedido', 'P-' || k, 'pedido.creado', 2, $2::jsonb, 'pedidos.eventos',
 			json_build_object('tipo', 'pedido.creado', 'clave', 'P-' || k, 'version', '2'), ($3::int2[])[k + 1]
 		FROM generate_series(0, $1 - 1) n, LATERAL (SELECT n % 2000 AS k) x ORDER BY n`, n, orderJSON, lanes)
 	require.NoError(b, err)

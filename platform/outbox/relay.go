@@ -24,7 +24,7 @@ type RelayConfig struct {
 	Publisher   message.Publisher // the bus
 	Claims      *keyed.Claims     // of the outbox's database
 	Group       string            // relays of one group share the work; "relay.<origen>"
-	Concurrency int               // most events in flight, each of another key; 256
+	Concurrency int               // most events in flight, each of another key; 512
 	Poll        time.Duration     // how often to look without being woken; 250 ms
 	Logger      *slog.Logger      // nil discards
 }
@@ -47,7 +47,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		cfg.Group = "relay." + cfg.Outbox.cfg.Origen
 	}
 	if cfg.Concurrency < 1 {
-		cfg.Concurrency = 256
+		cfg.Concurrency = 512
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -3,153 +3,163 @@ package problem
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"net/url"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
 )
 
-// maxDepth is how deep a body may be nested.
-const maxDepth = 32
+const (
+	// maxDepth is how deep a body may be nested.
+	maxDepth = 32
+	// split stands in an error of strict between the place below the body and
+	// the message: huma passes on the text alone.
+	split = "\x00"
+)
 
-// unmarshal is json.Unmarshal for bodies from outside. encoding/json guesses
-// where a body is unclear, and two readers may guess differently: a key that
-// is there twice, bytes that are no UTF-8 and half a surrogate pair are errors
-// here. Whole numbers written as 1.0 or 1e2 are taken as what they are.
-func unmarshal(data []byte, into any) error {
-	clear, err := canonical(data)
+func refuse(place, message string) error { return fmt.Errorf("%s%s%s", place, split, message) }
+
+// strict is JSON as NewAPI describes it. Where a body is unclear encoding/json
+// guesses, and two readers may guess differently.
+func strict() huma.Format {
+	format := huma.DefaultJSONFormat
+	format.Unmarshal = func(data []byte, into any) error {
+		if err := check(data); err != nil {
+			return err
+		}
+		return json.Unmarshal(data, into)
+	}
+	return format
+}
+
+func check(data []byte) error {
+	switch {
+	case !utf8.Valid(data):
+		return refuse("", "the body is not UTF-8")
+	case !json.Valid(data):
+		return refuse("", "the body is not valid JSON")
+	}
+	w := walker{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	w.dec.UseNumber()
+	return w.value("", 0)
+}
+
+// walker goes through a body that is valid JSON.
+type walker struct {
+	data []byte
+	dec  *json.Decoder
+}
+
+// next is a token and the bytes it was read from.
+func (w *walker) next(place string) (json.Token, []byte, error) {
+	from := w.dec.InputOffset()
+	token, err := w.dec.Token()
+	if err != nil {
+		return nil, nil, refuse(place, "the body is not valid JSON")
+	}
+	return token, w.data[from:w.dec.InputOffset()], nil
+}
+
+func (w *walker) value(place string, depth int) error {
+	token, raw, err := w.next(place)
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(clear, into)
-}
-
-// level is an object or array that is open.
-type level struct {
-	keys  map[string]struct{} // nil for an array
-	key   string
-	next  bool // in an object: a key comes next
-	index int
-}
-
-func canonical(data []byte) ([]byte, error) {
-	if !utf8.Valid(data) {
-		return nil, errors.New("the body is not valid UTF-8")
+	switch t := token.(type) {
+	case json.Delim:
+		if depth == maxDepth {
+			return refuse(place, fmt.Sprintf("nested deeper than %d levels", maxDepth))
+		}
+		if t == '{' {
+			return w.object(place, depth+1)
+		}
+		return w.array(place, depth+1)
+	case string:
+		return text(place, t, raw)
+	case json.Number:
+		return number(place, t.String())
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	var (
-		out    []byte // data up to copied, with its numbers rewritten
-		copied int
-		open   []*level
-	)
-	for {
-		before := int(dec.InputOffset())
-		token, err := dec.Token()
-		switch {
-		case errors.Is(err, io.EOF):
-			return append(out, data[copied:]...), nil // json.Unmarshal says what is wrong with the whole
-		case err != nil:
-			return nil, err
+	return nil
+}
+
+func (w *walker) object(place string, depth int) error {
+	seen := map[string]struct{}{}
+	for w.dec.More() {
+		token, raw, err := w.next(place)
+		if err != nil {
+			return err
 		}
-		after := int(dec.InputOffset())
-		switch t := token.(type) {
-		case json.Delim:
-			if t == '}' || t == ']' {
-				open = open[:len(open)-1]
-				break
-			}
-			if len(open) == maxDepth {
-				return nil, fmt.Errorf("the body is nested deeper than %d levels", maxDepth)
-			}
-			l := &level{}
-			if t == '{' {
-				l.keys, l.next = map[string]struct{}{}, true
-			}
-			open = append(open, l)
-			continue
-		case string:
-			if halfPair(t, data[before:after]) {
-				return nil, fmt.Errorf("%s has half of a surrogate pair", path(open))
-			}
-			if top := last(open); top != nil && top.next {
-				top.key, top.next = t, false
-				if _, twice := top.keys[t]; twice {
-					return nil, fmt.Errorf("%s is there twice", path(open))
-				}
-				top.keys[t] = struct{}{}
-				continue
-			}
-		case json.Number:
-			if _, err := t.Float64(); err != nil {
-				return nil, fmt.Errorf("%s is a number out of every range", path(open))
-			}
-			out = append(append(out, data[copied:after-len(t)]...), whole(string(t))...)
-			copied = after
+		name, _ := token.(string)
+		if err := text(place, name, raw); err != nil {
+			return err
 		}
-		if top := last(open); top != nil { // a value is complete
-			top.next = top.keys != nil
-			top.index++
+		inside := place + "." + name
+		if _, twice := seen[name]; twice {
+			return refuse(inside, "the name stands twice")
+		}
+		seen[name] = struct{}{}
+		if err := w.value(inside, depth); err != nil {
+			return err
 		}
 	}
+	_, _, err := w.next(place)
+	return err
 }
 
-func last(open []*level) *level {
-	if len(open) == 0 {
-		return nil
-	}
-	return open[len(open)-1]
-}
-
-func path(open []*level) string {
-	b := strings.Builder{}
-	b.WriteString("body")
-	for _, l := range open {
-		if l.keys != nil {
-			fmt.Fprintf(&b, ".%.80s", l.key)
-		} else {
-			fmt.Fprintf(&b, "[%d]", l.index)
+func (w *walker) array(place string, depth int) error {
+	for i := 0; w.dec.More(); i++ {
+		if err := w.value(place+"["+strconv.Itoa(i)+"]", depth); err != nil {
+			return err
 		}
 	}
-	return b.String()
+	_, _, err := w.next(place)
+	return err
 }
 
-// halfPair tells whether encoding/json had to put U+FFFD in the place of half
-// a surrogate pair.
-func halfPair(s string, raw []byte) bool {
-	return strings.ContainsRune(s, utf8.RuneError) &&
-		!bytes.ContainsRune(raw, utf8.RuneError) && !bytes.Contains(bytes.ToLower(raw), []byte(`\ufffd`))
-}
-
-// whole writes a JSON number without fraction and exponent if it has neither
-// in truth: json.Unmarshal takes 1.0 and 1e2 for no integers.
-func whole(number string) string {
-	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
-	integer, fraction, point := strings.Cut(mantissa, ".")
-	if !point && exponent == "" {
-		return number
-	}
-	shift := 0
-	if exponent != "" {
-		var err error
-		if shift, err = strconv.Atoi(exponent); err != nil {
-			return number
-		}
-	}
-	sign := ""
-	if strings.HasPrefix(integer, "-") {
-		sign, integer = "-", integer[1:]
-	}
-	digits := strings.TrimLeft(integer+fraction, "0")
-	trimmed := strings.TrimRight(digits, "0")
-	zeros := shift - len(fraction) + len(digits) - len(trimmed)
+// text refuses what PostgreSQL cannot store, and half a surrogate pair, which
+// encoding/json silently turns into U+FFFD.
+func text(place, s string, raw []byte) error {
 	switch {
-	case trimmed == "":
-		return "0"
-	case zeros < 0 || len(trimmed)+zeros > 19: // a fraction, or larger than any integer
-		return number
+	case strings.ContainsRune(s, 0):
+		return refuse(place, "the character NUL is not allowed")
+	case strings.ContainsRune(s, utf8.RuneError) &&
+		!bytes.ContainsRune(raw, utf8.RuneError) && !bytes.Contains(bytes.ToLower(raw), []byte(`\ufffd`)):
+		return refuse(place, "half of a surrogate pair is not Unicode")
 	}
-	return sign + trimmed + strings.Repeat("0", zeros)
+	return nil
 }
+
+func number(place, s string) error {
+	if strings.ContainsAny(s, ".eE") {
+		return refuse(place, "expected an integer without fraction and exponent")
+	}
+	if _, err := strconv.ParseInt(s, 10, 64); err != nil {
+		return refuse(place, "expected an integer of 64 bits")
+	}
+	return nil
+}
+
+// storable refuses addresses with text that PostgreSQL would refuse.
+func storable(api huma.API) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		u := ctx.URL()
+		query, err := url.ParseQuery(u.RawQuery)
+		good := err == nil && plain(u.Path)
+		for name, values := range query {
+			good = good && plain(name)
+			for _, v := range values {
+				good = good && plain(v)
+			}
+		}
+		if !good {
+			_ = huma.WriteErr(api, ctx, 400, "the address must be UTF-8 without the character NUL") // the client may be gone
+			return
+		}
+		next(ctx)
+	}
+}
+
+func plain(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

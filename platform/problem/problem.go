@@ -42,9 +42,6 @@ func NewAPI(mux *http.ServeMux, title, version string) huma.API {
 	cfg.DocsPath = "" // the page would load its scripts from elsewhere
 	cfg.SchemasPath = ""
 	cfg.CreateHooks = nil // they add "$schema" to every body
-	format := huma.DefaultJSONFormat
-	format.Unmarshal = unmarshal
-	cfg.Formats = map[string]huma.Format{"application/json": format, "json": format}
 	cfg.Formats = map[string]huma.Format{"application/json": strict(), "json": strict()}
 	api := humago.New(mux, cfg)
 	api.UseMiddleware(storable(api))
@@ -56,12 +53,6 @@ var install = sync.OnceFunc(func() {
 	// {"cantidad": 1, "CANTIDAD": -5}: encoding/json would take the second.
 	huma.ValidateStrictCasing = true
 	huma.NewError = New
-	huma.NewErrorWithContext = func(ctx huma.Context, status int, detail string, errs ...error) huma.StatusError {
-		if status >= http.StatusInternalServerError {
-			slog.ErrorContext(ctx.Context(), "a request failed", "operation", ctx.Operation().OperationID, "error", errors.Join(errs...))
-		}
-		return New(status, detail, errs...)
-	}
 })
 
 // New is huma.NewError without the values that huma would repeat, among them
