@@ -78,16 +78,13 @@ func (m *Module) insert(ctx context.Context, r *Registro) error {
 		INSERT INTO lineas_pedido (pedido_id, linea, producto, cantidad, precio_centimos)
 		SELECT $1, n, p, c, e FROM unnest($2::text[], $3::int[], $4::bigint[]) WITH ORDINALITY AS l (p, c, e, n)`,
 		r.ID, productos, cantidades, precios)
-	b.Queue(`INSERT INTO historial_pedido (pedido_id, orden, estado) VALUES ($1, 1, 'creado')`, r.ID)
+	r.Historial = []Cambio{{Estado: Creado}}
+	b.Queue(`INSERT INTO historial_pedido (pedido_id, orden, estado) VALUES ($1, 1, 'creado') RETURNING en`, r.ID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.Historial[0].En) })
 	err := m.outbox.Publish(ctx, outbox.Batch(b), evento(contract.PedidoCreado, version, r.ID, r.Pedido))
 	if err != nil {
 		return err
 	}
-	if err := m.db.SendBatch(ctx, b).Close(); err != nil {
-		return err
-	}
-	r.Historial = []Cambio{{Estado: Creado, En: r.Creado}}
-	return nil
+	return m.db.SendBatch(ctx, b).Close()
 }
 
 func evento(tipo string, version int, id string, datos any) outbox.Event {

@@ -89,14 +89,13 @@ func (c *Claims) Run(ctx context.Context) error {
 	defer close(c.ended)
 	wait := reconnectMin
 	for ctx.Err() == nil {
-		started := time.Now()
-		err := c.session(ctx)
+		opened, err := c.session(ctx)
 		c.loseAll()
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.logger.Warn("lane session lost, reconnecting", "database", c.cfg.Database, "error", err)
-		if time.Since(started) > reconnectMax {
+		if opened { // a server that stays away is one line, not one a second
+			c.logger.Warn("lane session lost, reconnecting", "database", c.cfg.Database, "error", err)
 			wait = reconnectMin
 		}
 		select {
@@ -194,11 +193,11 @@ func (c *Claims) loseAll() {
 	c.left = nil
 }
 
-// session is the life of one connection.
-func (c *Claims) session(ctx context.Context) error {
+// session is the life of one connection; it reports whether it had one.
+func (c *Claims) session(ctx context.Context) (opened bool, err error) {
 	conn, err := pgx.ConnectConfig(ctx, c.cfg)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -207,21 +206,22 @@ func (c *Claims) session(ctx context.Context) error {
 	}()
 	s := &laneSession{c: c, conn: conn}
 	if err := s.open(ctx); err != nil {
-		return err
+		return true, err
 	}
+	c.logger.Debug("lane session open", "database", c.cfg.Database)
 	for {
 		next := s.rebalanced.Add(rebalanceEvery)
 		if !time.Now().Before(next) || s.changed() {
 			if err := s.rebalance(ctx); err != nil {
-				return fmt.Errorf("share lanes: %w", err)
+				return true, fmt.Errorf("share lanes: %w", err)
 			}
 			continue
 		}
 		if err := s.notify(ctx); err != nil {
-			return fmt.Errorf("notify: %w", err)
+			return true, fmt.Errorf("notify: %w", err)
 		}
 		if err := s.listen(ctx, next); err != nil {
-			return err
+			return true, err
 		}
 	}
 }

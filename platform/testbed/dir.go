@@ -64,7 +64,7 @@ var processDir = sync.OnceValues(func() (string, error) {
 	if err := os.Rename(dir, final); err != nil {
 		return "", err
 	}
-	atEnd(func() error {
+	AtEnd(func() error {
 		defer lock.Close()
 		return os.RemoveAll(final)
 	})

@@ -75,7 +75,7 @@ func startEngine(dir string, fast bool, params map[string]string) (*embedded.Ser
 	if err != nil {
 		return nil, err
 	}
-	atEnd(func() error {
+	AtEnd(func() error {
 		ctx, cancel := limited()
 		defer cancel()
 		return engine.Stop(ctx)
@@ -88,6 +88,6 @@ func existing(dsn string) (*Server, error) {
 		dsn:    func(database string) string { return With(dsn, "dbname", database) },
 		prefix: fmt.Sprintf("km0_test_%d_", os.Getpid()),
 	}
-	atEnd(func() error { return s.templates.drop(context.Background(), s) })
+	AtEnd(func() error { return s.templates.drop(context.Background(), s) })
 	return s, nil
 }

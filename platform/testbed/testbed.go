@@ -51,7 +51,8 @@ var releases struct {
 	functions []func() error
 }
 
-func atEnd(f func() error) {
+// AtEnd has Main call f when all tests have run, last first.
+func AtEnd(f func() error) {
 	releases.Lock()
 	defer releases.Unlock()
 	releases.functions = append(releases.functions, f)
