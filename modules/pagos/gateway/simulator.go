@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Options of a simulator's faults. The zero value has none. Which keys are hit
@@ -48,7 +49,7 @@ var ledger = []byte("libro")
 // open is an error after a second.
 func OpenSimulator(path string, opts Options) (*Simulator, error) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second})
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open the gateway's ledger %s: another process has it open: stop it or choose another file", path)
 	}
 	if err != nil {
