@@ -47,8 +47,17 @@ func (a *away) Unwrap() error { return a.err }
 
 // waitable says that err is no fault of the message and passes by itself.
 func waitable(err error) bool {
-	var a *away
-	return errors.As(err, &a) || postgres.Unavailable(err) || errors.Is(err, errCircuitOpen)
+	var (
+		a *away
+		f *failure
+	)
+	switch {
+	case errors.As(err, &a), errors.Is(err, errCircuitOpen):
+		return true
+	case errors.As(err, &f): // the handler knows better whose network it is
+		return false
+	}
+	return postgres.Unavailable(err)
 }
 
 // pause keeps the message while what it needs is away: it is not acknowledged,

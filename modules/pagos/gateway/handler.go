@@ -1,35 +1,49 @@
 package gateway
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"regexp"
 	"strconv"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 )
 
 const (
 	maxBody    = 64 << 10
 	maxImporte = 1_000_000_000_000
-	maxPagina  = 500
+	maxPagina  = 500 // of the longest entries is still below maxAnswer
 )
 
-var visible = regexp.MustCompile(`^[!-~]{1,200}$`)
-
-// Handler is the simulator's API.
+// Handler is the simulator's API. Errors are problem details.
+//
+//	POST /cobros         Idempotency-Key; {"pedido_id","importe_centimos","tarjeta"}
+//	                     201 {"ref","importe_centimos"}, when repeated 200 with the same;
+//	                     402 declined, 409 other content, 410 annulled before, 503 fault
+//	POST /anulaciones    {"clave"}; 200 {"ref","importe_centimos"}; 503 fault
+//	GET /libro           ?desde=<key, not included>&limite=<1 to 500>; 200 [entry, ...]
+//	GET /libro/resumen   200 totals
+//	GET /healthz         200
 func (s *Simulator) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /cobros", s.postCobro)
-	mux.HandleFunc("POST /anulaciones", s.postAnulacion)
-	mux.HandleFunc("GET /libro", s.getLibro)
-	mux.HandleFunc("GET /libro/resumen", s.getResumen)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	for path, route := range map[string]struct {
+		method string
+		handle http.HandlerFunc
+	}{
+		"/cobros":        {http.MethodPost, s.postCobro},
+		"/anulaciones":   {http.MethodPost, s.postAnulacion},
+		"/libro":         {http.MethodGet, s.getLibro},
+		"/libro/resumen": {http.MethodGet, s.getResumen},
+		"/healthz":       {http.MethodGet, getHealth},
+	} {
+		mux.HandleFunc(route.method+" "+path, route.handle)
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", route.method)
+			fail(w, http.StatusMethodNotAllowed, path+" takes "+route.method)
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusNotFound, "there are /cobros, /anulaciones, /libro, /libro/resumen and /healthz")
 	})
 	return mux
 }
@@ -37,8 +51,8 @@ func (s *Simulator) Handler() http.Handler {
 func (s *Simulator) postCobro(w http.ResponseWriter, r *http.Request) {
 	c := Cobro{Clave: r.Header.Get("Idempotency-Key")}
 	switch {
-	case !visible.MatchString(c.Clave):
-		fail(w, http.StatusBadRequest, "the header Idempotency-Key must have 1 to 200 visible ASCII characters")
+	case len(r.Header.Values("Idempotency-Key")) != 1 || !visible.MatchString(c.Clave):
+		fail(w, http.StatusBadRequest, "one header Idempotency-Key must have 1 to 200 visible ASCII characters")
 		return
 	case !decode(w, r, &c):
 		return
@@ -49,16 +63,12 @@ func (s *Simulator) postCobro(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "importe_centimos must be from 1 to 1000000000000")
 		return
 	}
-	refuse, hang := s.fault(c.Clave)
-	if !s.pass(w, r, refuse) {
+	if !s.pass(w, r, s.refuses(c.Clave)) {
 		return
 	}
 	a, err := s.cobrar(c)
-	if hang {
-		select { // the money is taken; the answer comes too late
-		case <-time.After(s.opts.HangFor):
-		case <-r.Context().Done():
-		}
+	if s.hangs(a) { // the ledger has it; the answer comes too late
+		wait(r, s.opts.HangFor)
 	}
 	switch {
 	case errors.Is(err, ErrClaveReutilizada):
@@ -89,8 +99,7 @@ func (s *Simulator) postAnulacion(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "clave must have 1 to 200 visible ASCII characters")
 		return
 	}
-	refuse, _ := s.fault("anulacion/" + in.Clave)
-	if !s.pass(w, r, refuse) {
+	if !s.pass(w, r, s.refuses("anulacion/"+in.Clave)) {
 		return
 	}
 	a, err := s.anular(in.Clave)
@@ -106,12 +115,8 @@ func (s *Simulator) postAnulacion(w http.ResponseWriter, r *http.Request) {
 
 // pass lets a call through after the simulated latency, unless it is refused.
 func (s *Simulator) pass(w http.ResponseWriter, r *http.Request, refuse bool) bool {
-	if s.opts.Latency > 0 {
-		select {
-		case <-time.After(s.opts.Latency):
-		case <-r.Context().Done(): // the simulator stops, or the client is gone
-			refuse = true
-		}
+	if s.opts.Latency > 0 && !wait(r, s.opts.Latency) {
+		refuse = true
 	}
 	if refuse {
 		fail(w, http.StatusServiceUnavailable, "simulated outage")
@@ -119,38 +124,39 @@ func (s *Simulator) pass(w http.ResponseWriter, r *http.Request, refuse bool) bo
 	return !refuse
 }
 
-// getLibro pages through the ledger in the order of keys.
+// wait is false if the client left or the simulator stops before d is over.
+func wait(r *http.Request, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
 func (s *Simulator) getLibro(w http.ResponseWriter, r *http.Request) {
-	limit := maxPagina
-	if text := r.URL.Query().Get("limite"); text != "" {
+	query, limit := r.URL.Query(), maxPagina
+	if text := query.Get("limite"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > maxPagina {
-			fail(w, http.StatusBadRequest, "limite must be from 1 to 500")
+			fail(w, http.StatusBadRequest, "limite must be from 1 to "+strconv.Itoa(maxPagina))
 			return
 		}
 		limit = n
 	}
-	desde := []byte(r.URL.Query().Get("desde"))
-	pagina := []Asiento{}
-	err := s.db.View(func(tx *bolt.Tx) error {
-		cursor := tx.Bucket(ledger).Cursor()
-		for k, v := cursor.Seek(desde); k != nil && len(pagina) < limit; k, v = cursor.Next() {
-			if bytes.Equal(k, desde) {
-				continue
-			}
-			var a Asiento
-			if err := json.Unmarshal(v, &a); err != nil {
-				return err
-			}
-			pagina = append(pagina, a)
-		}
-		return nil
-	})
+	desde := query.Get("desde")
+	if desde != "" && !visible.MatchString(desde) {
+		fail(w, http.StatusBadRequest, "desde must have up to 200 visible ASCII characters")
+		return
+	}
+	list, err := s.page(desde, limit)
 	if err != nil {
 		fail(w, http.StatusInternalServerError, "the ledger cannot be read")
 		return
 	}
-	answer(w, http.StatusOK, pagina)
+	answer(w, http.StatusOK, list)
 }
 
 func (s *Simulator) getResumen(w http.ResponseWriter, _ *http.Request) {
@@ -162,56 +168,40 @@ func (s *Simulator) getResumen(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, resumen)
 }
 
-// Resumen adds the ledger up.
-func (s *Simulator) Resumen() (r Resumen, err error) {
-	r.FallosInyectados = s.injected.Load()
-	err = s.db.View(func(tx *bolt.Tx) error {
-		return tx.Bucket(ledger).ForEach(func(_, v []byte) error {
-			var a Asiento
-			if err := json.Unmarshal(v, &a); err != nil {
-				return err
-			}
-			switch a.Estado {
-			case Rechazado:
-				r.Rechazados++
-			case Anulado:
-				r.Anulados++
-			case Devuelto:
-				r.Devueltos++
-				r.ImporteDevuelto += a.Importe
-				fallthrough
-			case Cobrado:
-				r.Cobros++
-				r.ImporteCobrado += a.Importe
-			}
-			return nil
-		})
-	})
-	return r, err
+func getHealth(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
 func decode(w http.ResponseWriter, r *http.Request, into any) bool {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	err := dec.Decode(into)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		fail(w, http.StatusRequestEntityTooLarge, "the body may have 65536 bytes")
-	case err != nil || dec.Decode(&struct{}{}) != io.EOF:
-		fail(w, http.StatusBadRequest, "the body must be one JSON object of the documented form")
-		err = errors.New("refused")
+		fail(w, http.StatusRequestEntityTooLarge, "the body may have "+strconv.Itoa(maxBody)+" bytes")
+		return false
+	case err != nil:
+		fail(w, http.StatusBadRequest, "the body broke off")
+		return false
 	}
-	return err == nil
+	if err := json.Unmarshal(body, into); err != nil {
+		fail(w, http.StatusBadRequest, "the body must be one JSON object of the documented form")
+		return false
+	}
+	return true
 }
 
 func answer(w http.ResponseWriter, status int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the client may be gone
+	send(w, status, "application/json", body)
 }
 
 func fail(w http.ResponseWriter, status int, detail string) {
-	w.Header().Set("Content-Type", "application/problem+json")
+	send(w, status, "application/problem+json", map[string]any{"status": status, "title": http.StatusText(status), "detail": detail})
+}
+
+func send(w http.ResponseWriter, status int, contentType string, body any) {
+	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"status": status, "title": http.StatusText(status), "detail": detail})
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false) // it would make an entry six times as long
+	_ = encoder.Encode(body)     // the client may be gone
 }
