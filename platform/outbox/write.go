@@ -76,6 +76,10 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::jsonb
      WITH ORDINALITY AS e (id, agregado, clave, tipo, version, carga, topico, cabeceras, carril, n)
 ORDER BY n`
 
+const insertOne = `
+INSERT INTO outbox (id, agregado, agregado_id, tipo, version, carga, topico, cabeceras, carril)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+
 func (schema) InsertQuery(_ string, messages message.Messages) (wsql.Query, error) {
 	n := len(messages)
 	var (
@@ -103,6 +107,12 @@ func (schema) InsertQuery(_ string, messages message.Messages) (wsql.Query, erro
 			return wsql.Query{}, fmt.Errorf("encode the headers of message %s: %w", w.UUID, err)
 		}
 		cabeceras[i] = string(headers)
+	}
+	if n == 1 { // most calls: no arrays, no sort
+		return wsql.Query{
+			Query: insertOne,
+			Args:  []any{ids[0], agregados[0], claves[0], tipos[0], versiones[0], cargas[0], topicos[0], cabeceras[0], carriles[0]},
+		}, nil
 	}
 	return wsql.Query{
 		Query: insertQuery,

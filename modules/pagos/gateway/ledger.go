@@ -91,7 +91,7 @@ func (s *Simulator) page(desde string, limit int) ([]Asiento, error) {
 	err := s.db.View(func(tx *bolt.Tx) error {
 		cursor := tx.Bucket(ledger).Cursor()
 		k, v := cursor.Seek([]byte(desde))
-		if string(k) == desde {
+		if k != nil && string(k) == desde {
 			k, v = cursor.Next()
 		}
 		for ; k != nil && len(list) < limit; k, v = cursor.Next() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // stopTimeout is how long Serve waits for calls under way.
@@ -37,7 +38,7 @@ func OpenSimulator(path string, opts Options) (*Simulator, error) {
 		return nil, fmt.Errorf("gateway simulator: %w", err)
 	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second})
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open the gateway's ledger %s: another simulator has it open: stop that one or choose another file", path)
 	}
 	if err != nil {
