@@ -28,6 +28,13 @@ func (a *App) privatePostgres() lifecycle.Component {
 			if a.server, err = embedded.Start(ctx, cfg); err != nil {
 				return err
 			}
+			names := []string{"km0_bus"}
+			for _, m := range catalogue {
+				names = append(names, "km0_"+m.name)
+			}
+			if err := a.server.CreateDatabases(ctx, names...); err != nil {
+				return errors.Join(err, a.server.Stop(context.WithoutCancel(ctx)))
+			}
 			go func() {
 				select {
 				case <-a.server.Done():
@@ -35,11 +42,7 @@ func (a *App) privatePostgres() lifecycle.Component {
 				case <-stopping:
 				}
 			}()
-			names := []string{"km0_bus"}
-			for _, m := range catalogue {
-				names = append(names, "km0_"+m.name)
-			}
-			return a.server.CreateDatabases(ctx, names...)
+			return nil
 		},
 		Stop: func(ctx context.Context) error {
 			close(stopping)

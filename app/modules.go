@@ -29,13 +29,16 @@ type parts struct {
 	logger   *slog.Logger
 }
 
-// catalogue is the list of modules, one line each: its name (and that of its
-// database without the prefix km0_), its tables, and how it is built.
-var catalogue = []struct {
+// entry is one module: its name (and that of its database without the prefix
+// km0_), its tables, and how it is built.
+type entry struct {
 	name       string
 	migrations func() fs.FS
 	build      func(parts) module
-}{
+}
+
+// catalogue is the list of modules, one line each.
+var catalogue = []entry{
 	{"pedidos", migrations.Pedidos, func(p parts) module {
 		return pedidos.New(pedidos.Deps{DB: p.db, Outbox: p.outbox, Logger: p.logger})
 	}},

@@ -7,16 +7,18 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"km0/app/config"
 	"km0/platform/lifecycle"
 )
 
 func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Run the modules (the default)", Args: noArgs,
+		Use: "serve", Short: "Run the modules (the default)", Args: noArgs, Long: serveHelp(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(cmd.Flags())
 			if err != nil {
@@ -34,6 +36,18 @@ func serveCommand() *cobra.Command {
 	}
 	configFlags(cmd.Flags())
 	return cmd
+}
+
+// serveHelp lists the variables of the environment: most have no flag.
+func serveHelp() string {
+	var help strings.Builder
+	help.WriteString("Run the modules until SIGINT or SIGTERM; a second signal ends at once.\n\n" +
+		"A flag wins over the environment, that over the file, that over the default.\n\nEnvironment:\n")
+	for _, s := range config.Settings {
+		_, _ = fmt.Fprintf(&help, "  %-26s %s\n", s.Env, s.Usage)
+	}
+	help.WriteString("  KM0_CONFIG                 configuration file")
+	return help.String()
 }
 
 // run is the life of a process.
