@@ -16,7 +16,6 @@ import (
 	"km0/migrations"
 	"km0/modules/pedidos"
 	"km0/modules/pedidos/contract"
-	"km0/platform/keyed"
 	"km0/platform/outbox"
 	"km0/platform/testbed"
 )
@@ -112,6 +111,6 @@ func byHand(ctx context.Context, pool *pgxpool.Pool, id string, payload []byte) 
 	batch.Queue(`
 		INSERT INTO outbox (id, agregado, agregado_id, tipo, version, carga, topico, cabeceras, carril)
 		VALUES ($1, 'pedido', $2, 'pedido.creado', 1, $3, 'pedidos.eventos', $4, $5)`,
-		event, id, payload, `{"id_evento":"`+event+`","tipo":"pedido.creado","version":"1","clave":"`+id+`"}`, keyed.Lane(id))
+		event, id, payload, `{"id_evento":"`+event+`","tipo":"pedido.creado","version":"1","clave":"`+id+`"}`, int16(0))
 	return pool.SendBatch(ctx, batch).Close()
 }
