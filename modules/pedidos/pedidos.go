@@ -84,10 +84,9 @@ type Cambio struct {
 
 // The errors of this module that callers decide on.
 var (
-	ErrNoExiste    = errors.New("there is no such order")
-	ErrOtroPedido  = errors.New("another order has this id or Idempotency-Key: the content differs")
-	ErrMuyGrande   = errors.New("the order is too large")
-	ErrNoCancelado = errors.New("the order can no longer be cancelled")
+	ErrNoExiste   = errors.New("there is no such order")
+	ErrOtroPedido = errors.New("another order has this id or Idempotency-Key: the content differs")
+	ErrMuyGrande  = errors.New("the order is too large")
 )
 
 // canonico brings free text into the form in which it is kept, compared and
