@@ -24,7 +24,7 @@ bench: ## the figures of README, each beside its peer
 	$(GO) test -run '^$$' -bench . -benchtime 3x -timeout 30m ./...
 
 soak: ## the kill tests, 50 times each
-	KM0_TEST_SOAK=50 $(GO) test -v -count 1 -timeout 90m -parallel 4 -run 'Kill' ./app/e2e
+	KM0_TEST_SOAK=50 $(GO) test -v -count 1 -timeout 90m -parallel 3 -run 'Kill' ./app/e2e
 
 demo: ## 500 orders, faults, a killed worker, and the books at the end
 	$(GO) run . demo

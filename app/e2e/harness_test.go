@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -141,7 +142,7 @@ func (s *system) start(t *testing.T, env ...string) *process {
 	for name, dsn := range s.dsns {
 		env = append(env, "KM0_DSN_"+strings.ToUpper(name)+"="+dsn)
 	}
-	env = append(env, "KM0_CONFIG="+s.config, "KM0_GATEWAY_URL="+s.gateway, "KM0_GATEWAY_TIMEOUT=1s", "KM0_DATABASES_MAX_CONNS=12",
+	env = append(env, "KM0_CONFIG="+s.config, "KM0_GATEWAY_URL="+s.gateway, "KM0_GATEWAY_TIMEOUT=1s", "KM0_DATABASES_MAX_CONNS=8",
 		"KM0_STATE="+filepath.Join(testbed.Dir(t), "state"))
 	p := launch(t, nil, env...)
 	p.waitReady()
@@ -164,7 +165,7 @@ func launch(t *testing.T, credential *syscall.Credential, env ...string) *proces
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Dir = "/"
 	p.cmd.Stderr = p.stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	p.cmd.SysProcAttr = bound(credential)
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
@@ -199,13 +200,30 @@ func launch(t *testing.T, credential *syscall.Credential, env ...string) *proces
 	return p
 }
 
+// limit is how long what should take moments may take on a busy machine.
+const limit = 30 * time.Second
+
+// waitReady waits until the operations port says so.
 func (p *process) waitReady() {
 	p.t.Helper()
-	select {
-	case <-p.exited:
-		p.t.Fatalf("km0 ended: %v: %s", p.err, p.stderr)
-	default:
+	testbed.Eventually(p.t, limit, func() bool {
+		select {
+		case <-p.exited:
+			p.t.Fatalf("km0 ended: %v: %s", p.err, p.stderr)
+		default:
+		}
+		return p.ready() == http.StatusOK
+	}, "km0 is ready")
+}
+
+// ready is the status of /readyz, 0 if there is no answer.
+func (p *process) ready() int {
+	res, err := client.Get(p.ops + "/readyz")
+	if err != nil {
+		return 0
 	}
+	_ = res.Body.Close()
+	return res.StatusCode
 }
 
 // kill is kill -9.
@@ -293,5 +311,8 @@ func (s *system) balanced(t *testing.T, n int) reconcile.Report {
 	}
 	require.Equal(t, int64(n), total, "orders")
 	require.Zero(t, report.Counts.Orders["creado"], "orders that wait for ever")
+	for class, letters := range report.Counts.DeadLetters {
+		require.True(t, class == "negocio" || letters == 0, "%d dead letters of class %s: no fault of these tests is a message's own", letters, class)
+	}
 	return report
 }

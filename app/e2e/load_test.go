@@ -136,3 +136,75 @@ func load(t *testing.T, w *where, n int) (wait func()) {
 		require.NoError(t, <-failures)
 	}
 }
+
+// placing is a steady stream of orders.
+type placing struct {
+	confirmed atomic.Int32
+	end       chan struct{}
+	ended     chan struct{}
+	placed    int // once ended
+	clients   sync.WaitGroup
+	failure   atomic.Pointer[error]
+}
+
+// steadily places orders at a rate, whatever becomes of the ones before.
+func steadily(t *testing.T, w *where, perSecond int) *placing {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	p := &placing{end: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		ticks := time.NewTicker(time.Second / time.Duration(perSecond))
+		defer ticks.Stop()
+		for ; ; p.placed++ {
+			order, _ := invented(p.placed)
+			p.clients.Go(func() {
+				if err := post(ctx, w, 0, "/pedidos", order); err != nil {
+					p.failure.Store(&err)
+				}
+				p.confirmed.Add(1)
+			})
+			select {
+			case <-ticks.C:
+			case <-p.end:
+				p.placed++
+				return
+			case <-ctx.Done():
+				p.placed++
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// stop returns how many orders were placed, when all are confirmed.
+func (p *placing) stop(t *testing.T) int {
+	t.Helper()
+	close(p.end)
+	<-p.ended
+	p.clients.Wait()
+	if err := p.failure.Load(); err != nil {
+		require.NoError(t, *err)
+	}
+	return p.placed
+}
+
+// estadoAt is the state of an order, "" if there is no answer.
+func estadoAt(ctx context.Context, w *where, id string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url(0)+"/pedidos/"+id, nil)
+	if err != nil {
+		return ""
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = res.Body.Close() }()
+	var view struct{ Estado string }
+	if res.StatusCode != http.StatusOK || json.NewDecoder(res.Body).Decode(&view) != nil {
+		return ""
+	}
+	return view.Estado
+}

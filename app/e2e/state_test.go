@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -91,6 +93,11 @@ func TestTheLastUnitIsSoldOnce(t *testing.T) {
 	var rejected int
 	require.NoError(t, s.pools.Inventario.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE tipo = 'stock.insuficiente'`).Scan(&rejected))
 	require.Equal(t, 49, rejected)
+	var left, withoutStock int
+	require.NoError(t, s.pools.Inventario.QueryRow(t.Context(), `SELECT unidades FROM stock WHERE producto = 'queso-curado'`).Scan(&left))
+	require.Zero(t, left)
+	require.NoError(t, s.pools.Pedidos.QueryRow(t.Context(), `SELECT count(*) FROM pedidos WHERE estado = 'cancelado' AND motivo = 'sin_stock'`).Scan(&withoutStock))
+	require.Equal(t, 49, withoutStock)
 	a.stop()
 	b.stop()
 }
@@ -152,9 +159,27 @@ func TestThePrivateStateSurvivesAKillAndRefusesASecondInstance(t *testing.T) {
 			t.Logf("ready %s after kill -9", time.Since(started).Round(time.Millisecond))
 			require.Equal(t, "pagado", becomes(t, third, order.ID, "pagado"))
 			require.Equal(t, "pagado", becomes(t, third, next.ID, "pagado"))
+			if runtime.GOOS == "linux" {
+				require.NotEmpty(t, servers(t, state), "or the next line sees nothing")
+			}
 			third.stop()
+			require.Empty(t, servers(t, state), "a stopped km0 leaves no server behind")
 		})
 	}
+}
+
+// servers are the processes that name a state folder, where there is /proc.
+func servers(t *testing.T, state string) (found []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(line), state) { // an error: it has ended
+			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return found
 }
 
 // users are those km0 is tried as: this one, and nobody if this one is root.

@@ -59,7 +59,7 @@ func start(fast bool) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := startEngine(dir, fast, map[string]string{"max_connections": "300"})
+	engine, err := startEngine(dir, fast, map[string]string{"max_connections": "800"})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,71 @@
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"km0/modules/pagos/gateway"
+	"km0/platform/testbed"
+)
+
+// TestTheRepeatOfACommittedOrderFindsIt is case C11 without chance: each order
+// is committed, its answer is cut, the client is told 503, and its repeat gets
+// the first result.
+func TestTheRepeatOfACommittedOrderFindsIt(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, gateway.Options{})
+	c := s.through(t, "pedidos")
+	p := s.start(t)
+	const cuts = 20
+	for i := range cuts {
+		order, _ := invented(i)
+		c.victim.Store(&order.ID)
+		status, answer := postOnce(t, p, order)
+		require.Equal(t, http.StatusServiceUnavailable, status, answer)
+		require.Nil(t, c.victim.Load(), "the proxy must have cut the order's own connection")
+		testbed.Eventually(t, limit, func() bool {
+			var found bool
+			require.NoError(t, s.pools.Pedidos.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pedidos WHERE id = $1)`, order.ID).Scan(&found))
+			return found
+		}, "order %s is committed although nobody heard", order.ID)
+		status, answer = postOnce(t, p, order)
+		require.Equal(t, http.StatusOK, status, answer)
+		var view struct{ ID string }
+		require.NoError(t, json.Unmarshal([]byte(answer), &view))
+		require.Equal(t, order.ID, view.ID)
+	}
+	report := s.balanced(t, cuts)
+	require.Zero(t, report.Counts.Duplicates, "one event of each")
+	p.stop()
+}
+
+// through leads a database's connections through a cutter.
+func (s *system) through(t *testing.T, name string) *cutter {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(s.dsns[name])
+	require.NoError(t, err)
+	c := newCutter(t, cfg.Host+"/.s.PGSQL."+strconv.Itoa(int(cfg.Port)))
+	host, port := c.addr()
+	s.dsns[name] = testbed.With(testbed.With(s.dsns[name], "host", host), "port", port)
+	return c
+}
+
+// postOnce places an order and repeats nothing.
+func postOnce(t *testing.T, p *process, order any) (status int, answer string) {
+	t.Helper()
+	body, err := json.Marshal(order)
+	require.NoError(t, err)
+	res, err := client.Post(p.api+"/pedidos", "application/json", bytes.NewReader(body))
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res.StatusCode, string(text)
+}
