@@ -21,7 +21,10 @@ check: ## formatting, vet, static analysis, tidy go.mod
 	$(GO) mod tidy -diff
 
 bench: ## the figures of README, each beside its peer
-	$(GO) test -run '^$$' -bench . -benchtime 3x -timeout 30m ./...
+	$(GO) test -run '^$$' -bench Crear -benchtime 20x ./modules/pedidos
+	$(GO) test -run '^$$' -bench Relay -benchtime 1x -timeout 30m ./platform/outbox
+	$(GO) test -run '^$$' -bench InboxConsumer -benchtime 10000x ./platform/consumer
+	$(GO) test -run '^$$' -bench CommitToEffect -benchtime 1x ./app
 
 soak: ## the kill tests, 50 times each
 	KM0_TEST_SOAK=50 $(GO) test -v -count 1 -timeout 90m -parallel 3 -run 'Kill' ./app/e2e
