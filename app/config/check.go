@@ -3,11 +3,13 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"km0/platform/consumer"
 	"km0/platform/faults"
 )
 
@@ -64,6 +66,14 @@ func (c *Config) check() (wrong []error) {
 	}
 	if c.Retention.Inbox < c.Retention.Bus {
 		bad("retention.inbox: %s is below retention.bus (%s): a message could come back after it was forgotten", c.Retention.Inbox, c.Retention.Bus)
+	}
+	if u, err := url.Parse(c.Gateway.URL); c.Gateway.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("gateway.url: %q is no http://host:port or https://host", c.Gateway.URL)
+	}
+	for name := range c.Consumers {
+		if err := c.Consumer(name).Over(consumer.Defaults()).Validate(); err != nil {
+			bad("consumers.%s: %w", name, err)
+		}
 	}
 	if err := faults.Check(c.Faults); err != nil {
 		bad("faults: %w", err)

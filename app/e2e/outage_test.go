@@ -5,12 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,93 +93,4 @@ func terminate(t *testing.T, dsn string) {
 		SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'km0 %' AND pg_terminate_backend(pid)`).Scan(&ended))
 	require.Greater(t, ended, 4, "pools and lane sessions")
 	require.NoError(t, conn.Close(t.Context()))
-}
-
-// cutter passes PostgreSQL connections on. Armed, it cuts the first one whose
-// client's bytes of a COMMIT or of the Sync that ends a batch have passed; with
-// a victim, the one that carries its name, when the batch with it has passed.
-type cutter struct {
-	listener net.Listener
-	target   string
-	armed    atomic.Bool
-	victim   atomic.Pointer[string]
-	cuts     atomic.Int32
-	open     sync.WaitGroup
-}
-
-func newCutter(t *testing.T, socket string) *cutter {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	c := &cutter{listener: l, target: socket}
-	c.open.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.open.Go(func() { c.pass(conn) })
-		}
-	})
-	t.Cleanup(func() { _ = l.Close() })
-	return c
-}
-
-func (c *cutter) addr() (host, port string) {
-	a := c.listener.Addr().(*net.TCPAddr)
-	return a.IP.String(), strconv.Itoa(a.Port)
-}
-
-func (c *cutter) pass(client net.Conn) {
-	defer func() { _ = client.Close() }()
-	server, err := net.Dial("unix", c.target)
-	if err != nil {
-		return
-	}
-	defer func() { _ = server.Close() }()
-	go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
-	buffer := make([]byte, 64<<10)
-	var marked *string // the victim, once its name has passed here
-	for {
-		n, err := client.Read(buffer)
-		if err != nil {
-			return
-		}
-		ends := bytes.HasSuffix(buffer[:n], []byte("S\x00\x00\x00\x04"))
-		if v := c.victim.Load(); v != nil && bytes.Contains(buffer[:n], []byte(*v)) {
-			marked = v
-		}
-		struck := marked != nil && ends && c.victim.CompareAndSwap(marked, nil)
-		commits := bytes.Contains(buffer[:n], []byte("commit\x00")) || bytes.Contains(buffer[:n], []byte("INSERT INTO pedidos")) ||
-			ends && n > 300
-		if struck || commits && c.armed.CompareAndSwap(true, false) {
-			_ = client.Close() // the answer is lost, the bytes are not
-			_, _ = server.Write(buffer[:n])
-			c.cuts.Add(1)
-			time.Sleep(200 * time.Millisecond) // the server must read them before it sees the end
-			return
-		}
-		if _, err := server.Write(buffer[:n]); err != nil {
-			return
-		}
-	}
-}
-
-// TestALostAnswerToCommitIsNeitherAnErrorNorASecondOrder is case C11: the
-// database committed, nobody heard.
-func TestALostAnswerToCommitIsNeitherAnErrorNorASecondOrder(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, gateway.Options{})
-	c := s.through(t, "pedidos")
-	p := s.start(t)
-	w := at(p)
-	for i := range 20 {
-		order, _ := invented(i)
-		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond) // anything may be under way
-		c.armed.Store(true)
-		require.NoError(t, post(t.Context(), w, i, "/pedidos", order))
-	}
-	require.Greater(t, c.cuts.Load(), int32(5), "the proxy must have cut")
-	s.balanced(t, 20)
-	p.stop()
 }

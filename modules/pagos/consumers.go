@@ -3,6 +3,7 @@ package pagos
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,15 +14,20 @@ import (
 	"km0/platform/envelope"
 )
 
+// pasarela are the settings of what calls the gateway: while it is down,
+// payments wait instead of becoming dead letters. The breaker must open before
+// a message has used up its attempts.
+var pasarela = consumer.Settings{CircuitBreaker: consumer.CircuitBreaker{Failures: 3, Open: 2 * time.Second}}
+
 // Consumers are what pagos does when others tell it something.
 func (m *Module) Consumers() []consumer.Consumer {
 	return []consumer.Consumer{
 		{
-			Name: "pagos.cobro", Topic: pedidos.Topic,
+			Name: "pagos.cobro", Topic: pedidos.Topic, Settings: pasarela,
 			Handlers: map[string]consumer.Handler{pedidos.PedidoCreado: consumer.On(pedidos.VersionesCreado, m.cobro)},
 		},
 		{
-			Name: "pagos.reembolso", Topic: pedidos.Topic,
+			Name: "pagos.reembolso", Topic: pedidos.Topic, Settings: pasarela,
 			Handlers: map[string]consumer.Handler{pedidos.PedidoCancelado: consumer.On([]int{1}, m.reembolso)},
 		},
 	}

@@ -31,7 +31,7 @@ func (b *builder) drain(next message.HandlerFunc) message.HandlerFunc {
 
 const (
 	pauseMin = 100 * time.Millisecond
-	pauseMax = 5 * time.Second
+	pauseMax = 3 * time.Second // with its jitter below five
 )
 
 // errCircuitOpen is what an open circuit breaker makes of a message.

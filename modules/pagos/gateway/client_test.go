@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,17 +155,17 @@ func TestTimeoutsAreNotAvailableAndGivingUpIsCanceled(t *testing.T) {
 	for name, begin := range map[string]bool{"no answer": false, "half an answer": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, called := silent(t, begin)
+			url, _ := silent(t, begin)
 			_, err := dial(t, url, 50*time.Millisecond).Cobrar(t.Context(), cobro("cobro-1"))
 			require.ErrorIs(t, err, gateway.ErrNoDisponible, "of the client")
 
-			url, called = silent(t, begin)
+			url, _ = silent(t, begin)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			_, err = dial(t, url, time.Minute).Cobrar(ctx, cobro("cobro-1"))
 			require.ErrorIs(t, err, gateway.ErrNoDisponible, "of the caller")
 
-			url, called = silent(t, begin)
+			url, called := silent(t, begin)
 			giving, giveUp := context.WithCancelCause(t.Context())
 			go func() { <-called; giveUp(errors.New("the process stops")) }()
 			_, err = dial(t, url, time.Minute).Cobrar(giving, cobro("cobro-1"))
@@ -191,14 +192,25 @@ func TestACardIsNotSentAlongARedirect(t *testing.T) {
 func TestSixtyFourCallersKeepTheirConnections(t *testing.T) {
 	t.Parallel()
 	const callers = 64
-	var opened atomic.Int64
-	everyone := make(chan struct{}, callers)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		everyone <- struct{}{} // all of a round are here before one is answered
-		for len(everyone) < callers {
-			time.Sleep(time.Millisecond)
+	var (
+		opened  atomic.Int64
+		mu      sync.Mutex
+		arrived int
+		gate    = make(chan struct{})
+	)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		mine := gate
+		if arrived++; arrived%callers == 0 { // all of a round are here before one is answered
+			close(gate)
+			gate = make(chan struct{})
 		}
-		_, _ = w.Write([]byte(`{"ref":"R-1","importe_centimos":1250}`))
+		mu.Unlock()
+		select {
+		case <-mine:
+			_, _ = w.Write([]byte(`{"ref":"R-1","importe_centimos":1250}`))
+		case <-r.Context().Done():
+		}
 	}))
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -212,9 +224,6 @@ func TestSixtyFourCallersKeepTheirConnections(t *testing.T) {
 		errs := make([]error, callers)
 		together(callers, func(i int) { _, errs[i] = client.Cobrar(t.Context(), cobro("cobro-1")) })
 		require.NoError(t, errors.Join(errs...))
-		for range callers {
-			<-everyone
-		}
 	}
 	require.LessOrEqual(t, opened.Load(), int64(callers*3/2), "of %d calls", 3*callers)
 }
