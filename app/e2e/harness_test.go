@@ -119,21 +119,23 @@ type process struct {
 	ops    string
 }
 
+// syncBuffer embeds nothing: the ReadFrom of a bytes.Buffer would be what
+// io.Copy calls, and would not lock.
 type syncBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
+	mu   sync.Mutex
+	text bytes.Buffer
 }
 
 func (b *syncBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
+	return b.text.Write(p)
 }
 
 func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.Buffer.String()
+	return b.text.String()
 }
 
 // start runs km0 on the system's databases and returns when it is ready.

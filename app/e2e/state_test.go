@@ -58,6 +58,8 @@ func TestEveryEventTwiceLeavesTheSameState(t *testing.T) {
 		report := s.balanced(t, orders)
 		if duplicates == "1" {
 			require.Equal(t, 2*report.Counts.Events, report.Counts.Published)
+			// The inbox absorbed them: the modules would, too, which would hide its loss.
+			require.GreaterOrEqual(t, metric(t, p, `km0_consumer_deliveries_total{consumer="inventario.descuento_stock",outcome="duplicado"}`), float64(orders))
 		}
 		states[duplicates] = s.finalState(t)
 		p.stop()

@@ -31,7 +31,7 @@ func answering(t *testing.T, status int, header http.Header, body string) *gatew
 		_, _ = w.Write([]byte(body))
 	}))
 	t.Cleanup(server.Close)
-	return dial(t, server.URL, 10*time.Second)
+	return dial(t, server.URL, ample)
 }
 
 func TestAnswersOfUnknownOutcomeAreNotAvailable(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAGatewayThatIsNotThereIsNotAvailable(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	client := dial(t, "http://"+l.Addr().String(), 10*time.Second)
+	client := dial(t, "http://"+l.Addr().String(), ample)
 	_, err = client.Cobrar(t.Context(), cobro("cobro-1"))
 	require.ErrorIs(t, err, gateway.ErrNoDisponible)
 	_, err = client.Anular(t.Context(), "cobro-1")

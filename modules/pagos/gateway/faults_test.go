@@ -38,7 +38,7 @@ func TestAnUnavailableGatewayRefusesTheFirstCallsOfAKeyAndChargesNothing(t *test
 func TestAnAnswerThatNeverCameIsFoundByTheSameKey(t *testing.T) {
 	t.Parallel()
 	r := startOn(t, filepath.Join(t.TempDir(), "gateway.db"), gateway.Options{Hang: 1, HangFor: time.Hour}, hangTimeout)
-	patient := dial(t, r.url, 10*time.Second)
+	patient := dial(t, r.url, ample)
 	claves := []string{"repeated", "annulled"}
 	errs := make([]error, len(claves))
 	together(len(claves), func(i int) { _, errs[i] = r.Cobrar(t.Context(), cobro(claves[i])) })
@@ -80,7 +80,7 @@ func TestFaultsHitTheSameShareOfKeysInEveryRun(t *testing.T) {
 		r := start(t, gateway.Options{Unavailable: 0.25})
 		errs := make([]error, keys)
 		clave := func(i int) string { return fmt.Sprintf("cobro-%06d", i) }
-		together(keys, func(i int) { _, errs[i] = r.Cobrar(t.Context(), cobro(clave(i))) })
+		inTurns(keys, func(i int) { _, errs[i] = r.Cobrar(t.Context(), cobro(clave(i))) })
 		for i, err := range errs {
 			if err != nil {
 				require.ErrorIs(t, err, gateway.ErrNoDisponible)
@@ -101,7 +101,7 @@ func TestFaultsEndAfterFailFor(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := r.Cobrar(t.Context(), cobro("cobro-1"))
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, ample, 10*time.Millisecond)
 }
 
 func TestLatencyHoldsEveryCall(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,7 +191,7 @@ func TestTheLedgerIsReadWholeWhateverTheKeysAre(t *testing.T) {
 	r := start(t, gateway.Options{})
 	const entries = 1201
 	errs := make([]error, entries)
-	together(entries, func(i int) {
+	inTurns(entries, func(i int) {
 		c := cobro(fmt.Sprintf("%s%04d", strings.Repeat(`<&"\`, 49), i))
 		c.PedidoID = strings.Repeat("<", 200)
 		_, errs[i] = r.Cobrar(t.Context(), c)
@@ -210,7 +211,7 @@ func TestTheLedgerIsReadWholeWhateverTheKeysAre(t *testing.T) {
 func TestTheCardIsNowhereInTheLedger(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gateway.db")
-	r := startOn(t, path, gateway.Options{}, time.Second)
+	r := startOn(t, path, gateway.Options{}, ample)
 	c := cobro("cobro-1")
 	_, err := r.Cobrar(t.Context(), c)
 	require.NoError(t, err)
@@ -260,7 +261,7 @@ func TestServeEndsWithItsContextAndLetsCallsFinish(t *testing.T) {
 	require.Eventually(t, func() bool { // the charge is made, its answer held back
 		totals, err := sim.Resumen()
 		return err == nil && totals.FallosInyectados == 1
-	}, 10*time.Second, time.Millisecond)
+	}, ample, time.Millisecond)
 	stop()
 	require.NoError(t, <-called)
 	require.NoError(t, <-served)
@@ -275,4 +276,14 @@ func together(n int, call func(i int)) {
 		running.Go(func() { call(i) })
 	}
 	running.Wait()
+}
+
+// inTurns runs n calls, 32 at a time.
+func inTurns(n int, call func(i int)) {
+	var next atomic.Int64
+	together(32, func(int) {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			call(i)
+		}
+	})
 }

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -37,7 +36,7 @@ func TestAKilledSimulatorKeepsEveryAnswerItGave(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gateway.db")
 	cmd, url := child(t, path)
-	client := dial(t, url, 10*time.Second)
+	client := dial(t, url, ample)
 
 	const callers, enough = 8, 200
 	var (
@@ -88,7 +87,7 @@ func TestAKilledSimulatorKeepsEveryAnswerItGave(t *testing.T) {
 	require.GreaterOrEqual(t, len(receipts), enough)
 	require.NotEmpty(t, refunds)
 
-	r := startOn(t, path, gateway.Options{}, 10*time.Second)
+	r := startOn(t, path, gateway.Options{}, ample)
 	entries := r.entries(t)
 	for clave, recibo := range receipts {
 		require.Equal(t, recibo.Ref, entries[clave].Ref, "an acknowledged charge is in the ledger")
