@@ -65,6 +65,9 @@ type hosted struct {
 // Build takes the ports, so that one that is taken is known before anything
 // starts, and arms faults. It starts nothing.
 func Build(cfg config.Config, logger *slog.Logger) (*App, error) {
+	if err := cfg.CheckConsumers(consumerNames()); err != nil {
+		return nil, err
+	}
 	if err := faults.Arm(cfg.Faults); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -21,7 +22,12 @@ func (a *App) privatePostgres() lifecycle.Component {
 	return lifecycle.Component{
 		Name: "postgres", Failed: failed,
 		Start: func(ctx context.Context) (err error) {
-			cfg := embedded.Config{Dir: a.cfg.State, BinDir: a.cfg.Postgres.Bin, Logger: a.logger}
+			// Room for every pool of this process and for a person's psql.
+			connections := max(200, (len(catalogue)+1)*(a.cfg.Databases.MaxConns+2)+20)
+			cfg := embedded.Config{
+				Dir: a.cfg.State, BinDir: a.cfg.Postgres.Bin, Logger: a.logger,
+				Params: map[string]string{"max_connections": strconv.Itoa(connections)},
+			}
 			if a.progress != nil {
 				cfg.Progress = a.progress
 			}
@@ -51,6 +57,21 @@ func (a *App) privatePostgres() lifecycle.Component {
 	}
 }
 
+// database is one that this process uses.
+type database struct {
+	name string
+	pool *pgxpool.Pool
+}
+
+// databases are in the order of a.claims.
+func (a *App) databases() []database {
+	list := []database{{"bus", a.busPool}}
+	for _, h := range a.hosted {
+		list = append(list, database{h.name, h.pool})
+	}
+	return list
+}
+
 func (a *App) dsn(name string) string {
 	if a.server != nil {
 		return a.server.DSN("km0_" + name)
@@ -75,9 +96,8 @@ func (a *App) openDatabases(ctx context.Context) (err error) {
 		}
 		h.outbox = outbox.New(outbox.Config{Pool: h.pool, Origen: h.name})
 	}
-	a.claims = []*keyed.Claims{keyed.NewClaims(a.busPool.Config().ConnConfig.Copy(), a.logger)}
-	for _, h := range a.hosted {
-		a.claims = append(a.claims, keyed.NewClaims(h.pool.Config().ConnConfig.Copy(), a.logger))
+	for _, db := range a.databases() {
+		a.claims = append(a.claims, keyed.NewClaims(db.pool.Config().ConnConfig.Copy(), a.logger))
 	}
 	return nil
 }

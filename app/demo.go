@@ -52,7 +52,7 @@ func demoCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.IntVar(&opts.Orders, "orders", 500, "how many")
 	flags.IntVar(&opts.Rate, "rate", 100, "orders a second")
-	flags.StringVar(&opts.State, "state", "", "an empty folder to work in (a temporary one)")
+	flags.StringVar(&opts.State, "state", "", "folder to work in, empty or not there yet; removed at the end (a temporary one)")
 	flags.BoolVar(&opts.Keep, "keep", false, "keep the folder")
 	flags.DurationVar(&opts.Settle, "settle", 2*time.Minute, "longest wait for everything to be done")
 	flags.BoolVar(&asJSON, "json", false, "print the result for programs")

@@ -16,13 +16,16 @@ import (
 	"km0/platform/problem"
 )
 
+const readTimeout = 15 * time.Second
+
 // serve is an HTTP server as a component, with a limit on everything a client
 // could hold up. The handler is made when the component starts.
 func (a *App) serve(name string, l net.Listener, handler func() http.Handler) lifecycle.Component {
 	failed := make(chan error, 1)
 	server := &http.Server{
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: readTimeout,
+		WriteTimeout: readTimeout + a.cfg.HTTP.Timeout + 10*time.Second, // it counts from the first byte read
+		IdleTimeout:  time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
 	}
 	return lifecycle.Component{
@@ -40,7 +43,8 @@ func (a *App) serve(name string, l net.Listener, handler func() http.Handler) li
 			ctx, cancel := context.WithTimeout(ctx, a.cfg.HTTP.Timeout+time.Second) // no request lasts longer
 			defer cancel()
 			if err := server.Shutdown(ctx); err != nil {
-				return errors.Join(err, server.Close())
+				a.logger.Warn("clients that hang are cut off", "component", name, "error", err)
+				return server.Close() // they are no reason for a failure of the stop
 			}
 			return nil
 		},

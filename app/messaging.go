@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	buspg "km0/platform/bus/postgres"
@@ -42,33 +41,11 @@ func (a *App) openBus(ctx context.Context) error {
 			}
 		}
 	}
-	if err := a.checkConsumers(topology); err != nil {
-		_ = driver.Close()
-		return err
-	}
 	if err := driver.Declare(ctx, topology); err != nil {
 		_ = driver.Close()
 		return err
 	}
 	a.registry.MustRegister(&lagCollector{app: a})
-	return nil
-}
-
-// checkConsumers refuses settings of a consumer that a module of this process
-// does not have.
-func (a *App) checkConsumers(t bus.Topology) error {
-	for name := range a.cfg.Consumers {
-		module, _, _ := strings.Cut(name, ".")
-		known := name == "default" || !a.cfg.Hosts(module) && slices.ContainsFunc(catalogue, func(m entry) bool { return m.name == module })
-		var names []string
-		for _, s := range t.Subscriptions {
-			names = append(names, s.Consumer)
-			known = known || s.Consumer == name
-		}
-		if !known {
-			return fmt.Errorf("configuration: consumers.%s: there is no such consumer, only %s", name, strings.Join(names, ", "))
-		}
-	}
 	return nil
 }
 

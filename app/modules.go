@@ -49,3 +49,14 @@ var catalogue = []entry{
 		return pagos.New(pagos.Deps{DB: p.db, Outbox: p.outbox, Pasarela: p.pasarela, Logger: p.logger})
 	}},
 }
+
+// consumerNames are those of all modules, hosted here or not: processes may
+// share a configuration file.
+func consumerNames() (names []string) {
+	for _, m := range catalogue {
+		for _, c := range m.build(parts{}).Consumers() {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}

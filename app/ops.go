@@ -5,10 +5,10 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -52,8 +52,15 @@ func (a *App) opsHandler() http.Handler {
 func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
-	parts, all := map[string]string{}, a.ready.is()
+	var (
+		mu      sync.Mutex
+		parts   = map[string]string{}
+		all     = true
+		probing sync.WaitGroup
+	)
 	note := func(name string, ok bool) {
+		mu.Lock()
+		defer mu.Unlock()
 		parts[name] = "ready"
 		if !ok {
 			parts[name], all = "not ready", false
@@ -61,13 +68,12 @@ func (a *App) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 	note("process", a.ready.is())
 	if a.ready.is() {
-		note("database bus", a.busPool.Ping(ctx) == nil)
-		note("lanes bus", a.claims[0].Up())
-		for i, h := range a.hosted {
-			note("database "+h.name, h.pool.Ping(ctx) == nil)
-			note("lanes "+h.name, a.claims[i+1].Up())
+		for i, db := range a.databases() {
+			note("lanes "+db.name, a.claims[i].Up())
+			probing.Go(func() { note("database "+db.name, db.pool.Ping(ctx) == nil) })
 		}
 	}
+	probing.Wait()
 	status := http.StatusOK
 	if !all {
 		status = http.StatusServiceUnavailable
@@ -104,43 +110,58 @@ func (l *lagCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What cannot be read in time is an
-// error of that metric; the others are served.
+// Collect implements prometheus.Collector. Databases are asked at the same
+// time: what one cannot say in time is an error of its metrics (counted by
+// promhttp), and those of the others are served.
 func (l *lagCollector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	for _, db := range l.app.databases() {
+		gauge(ch, poolUsed, float64(db.pool.Stat().AcquiredConns()), db.name)
+		gauge(ch, poolMax, float64(db.pool.Stat().MaxConns()), db.name)
 	}
-	pool := func(name string, p *pgxpool.Pool) {
-		gauge(poolUsed, float64(p.Stat().AcquiredConns()), name)
-		gauge(poolMax, float64(p.Stat().MaxConns()), name)
+	var asking sync.WaitGroup
+	asking.Go(func() { l.bus(ctx, ch) })
+	for _, h := range l.app.hosted {
+		asking.Go(func() { outboxMetrics(ctx, ch, h) })
+		asking.Go(func() { deadLetterMetrics(ctx, ch, h) })
 	}
-	pool("bus", l.app.busPool)
+	asking.Wait()
+}
+
+func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (l *lagCollector) bus(ctx context.Context, ch chan<- prometheus.Metric) {
 	lags, err := l.app.driver.Lag(ctx)
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(consumerLag, err)
 	}
 	for name, lag := range lags {
-		gauge(consumerLag, float64(lag.Messages), name)
-		gauge(consumerOldest, lag.OldestSeconds, name)
+		gauge(ch, consumerLag, float64(lag.Messages), name)
+		gauge(ch, consumerOldest, lag.OldestSeconds, name)
 	}
-	for _, h := range l.app.hosted {
-		pool(h.name, h.pool)
-		if lag, err := h.outbox.Lag(ctx); err != nil {
-			ch <- prometheus.NewInvalidMetric(outboxPending, err)
-		} else {
-			gauge(outboxPending, float64(lag.Pending), h.name)
-			gauge(outboxOldest, lag.OldestSeconds, h.name)
-			gauge(outboxSetAside, float64(lag.SetAside), h.name)
-		}
-		counts, err := deadletter.Archive{Pool: h.pool}.Counts(ctx)
-		if err != nil {
-			ch <- prometheus.NewInvalidMetric(deadLetters, err)
-		}
-		for _, c := range counts {
-			gauge(deadLetters, float64(c.Letters), h.name, c.Consumer, string(c.Class))
-			gauge(deadOldest, c.OldestSeconds, h.name, c.Consumer, string(c.Class))
-		}
+}
+
+func outboxMetrics(ctx context.Context, ch chan<- prometheus.Metric, h *hosted) {
+	lag, err := h.outbox.Lag(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(outboxPending, err)
+		return
+	}
+	gauge(ch, outboxPending, float64(lag.Pending), h.name)
+	gauge(ch, outboxOldest, lag.OldestSeconds, h.name)
+	gauge(ch, outboxSetAside, float64(lag.SetAside), h.name)
+}
+
+func deadLetterMetrics(ctx context.Context, ch chan<- prometheus.Metric, h *hosted) {
+	counts, err := deadletter.Archive{Pool: h.pool}.Counts(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(deadLetters, err)
+	}
+	for _, c := range counts {
+		gauge(ch, deadLetters, float64(c.Letters), h.name, c.Consumer, string(c.Class))
+		gauge(ch, deadOldest, c.OldestSeconds, h.name, c.Consumer, string(c.Class))
 	}
 }

@@ -30,6 +30,8 @@ type Config struct {
 	Gateway   Gateway                      `yaml:"gateway"`
 	Retention Retention                    `yaml:"retention"`
 	Consumers map[string]consumer.Settings `yaml:"consumers"` // by name; "default" for all
+
+	origins origins
 }
 
 // Log goes to standard error.
@@ -54,7 +56,7 @@ type Ops struct {
 type Bus struct {
 	Driver     string  `yaml:"driver"`      // postgres
 	Duplicates float64 `yaml:"duplicates"`  // fraction of messages published twice; for demonstrations and tests
-	MaxMessage int     `yaml:"max_message"` // bytes
+	MaxMessage int     `yaml:"max_message"` // bytes, from 1 KiB to 64 MiB
 }
 
 // Databases are DSNs. With none set, km0 runs its own PostgreSQL; with those
@@ -64,7 +66,7 @@ type Databases struct {
 	Inventario string `yaml:"inventario"`
 	Pagos      string `yaml:"pagos"`
 	Bus        string `yaml:"bus"`
-	MaxConns   int    `yaml:"max_conns"` // of each pool
+	MaxConns   int    `yaml:"max_conns"` // of each pool, from 4 to 250
 }
 
 // Postgres is the private server.

@@ -25,9 +25,9 @@ import (
 // Options of a demonstration.
 type Options struct {
 	Orders   int
-	Rate     int // orders a second
-	State    string
-	Keep     bool   // do not remove the state
+	Rate     int    // orders a second
+	State    string // a folder that is empty or does not exist; a temporary one if this is ""
+	Keep     bool   // do not remove it
 	Binary   string // the km0 to run as the worker
 	Bin      string // folder of PostgreSQL's programs, found if empty
 	Progress io.Writer
@@ -66,7 +66,12 @@ var databases = []string{"pedidos", "inventario", "pagos", "bus"}
 // the result.
 func Run(ctx context.Context, opts Options) (result Result, err error) {
 	s := &stage{opts: opts}
-	defer func() { s.close(err != nil || !result.OK) }()
+	defer func() {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("broken off: %w", context.Cause(ctx))
+		}
+		s.close(ctx.Err() == nil && (err != nil || !result.OK))
+	}()
 	if err := s.open(ctx); err != nil {
 		return Result{}, err
 	}
@@ -84,7 +89,7 @@ func Run(ctx context.Context, opts Options) (result Result, err error) {
 	if err := s.place(ctx, w, &result); err != nil {
 		return Result{}, err
 	}
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx, w); err != nil {
 		return Result{}, fmt.Errorf("%w\n%s", err, w.tail())
 	}
 	result.Seconds = time.Since(started).Seconds()
@@ -92,19 +97,11 @@ func Run(ctx context.Context, opts Options) (result Result, err error) {
 }
 
 func (s *stage) open(ctx context.Context) error {
-	dir := s.opts.State
-	if dir == "" {
-		var err error
-		if dir, err = os.MkdirTemp("", "km0-demo-"); err != nil {
-			return fmt.Errorf("make a folder for the demonstration: %w", err)
-		}
-		s.opts.State = dir
+	dir, err := folder(s.opts.State)
+	s.opts.State = dir // what close removes
+	if err != nil {
+		return err
 	}
-	// The database's user, who is not root, has to enter it.
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
-		return fmt.Errorf("prepare %s: %w", dir, err)
-	}
-	var err error
 	s.server, err = embedded.Start(ctx, embedded.Config{Dir: dir, BinDir: s.opts.Bin, Logger: slog.New(slog.DiscardHandler), Progress: s.opts.Progress})
 	if err != nil {
 		return err
@@ -118,6 +115,41 @@ func (s *stage) open(ctx context.Context) error {
 		return err
 	}
 	return s.openGateway(ctx)
+}
+
+// folder makes the folder of a demonstration. It is removed with all that is in
+// it, so it must be nobody else's: "" comes back unless it is ours.
+func folder(dir string) (ours string, err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "km0-demo-"); err != nil {
+			return "", fmt.Errorf("make a folder for the demonstration: %w", err)
+		}
+	} else if dir, err = empty(dir); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // the database's user, who is not root, has to enter it
+		return dir, fmt.Errorf("prepare %s: %w", dir, err)
+	}
+	return dir, nil
+}
+
+// empty makes a folder or finds it empty.
+func empty(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("folder of the demonstration: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("folder of the demonstration: %w", err)
+	}
+	found, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("folder of the demonstration: %w", err)
+	}
+	if len(found) > 0 {
+		return "", fmt.Errorf("%s is not empty, and a demonstration removes its folder at the end: name one that does not exist", dir)
+	}
+	return dir, nil
 }
 
 func (s *stage) openPools(ctx context.Context) error {
@@ -184,7 +216,7 @@ func (s *stage) restock(ctx context.Context) (map[string]int64, error) {
 }
 
 // settle waits until nothing is left to do.
-func (s *stage) settle(ctx context.Context) error {
+func (s *stage) settle(ctx context.Context, w *worker) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Settle)
 	defer cancel()
 	for calm := 0; calm < 3; { // an event may be between outbox and bus
@@ -199,6 +231,8 @@ func (s *stage) settle(ctx context.Context) error {
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
+		case <-w.waiting:
+			return errors.New("the worker ended before everything was settled")
 		case <-ctx.Done():
 			return fmt.Errorf("not settled after %s: %w", s.opts.Settle, ctx.Err())
 		}
@@ -240,11 +274,19 @@ func (s *stage) close(failed bool) {
 	for i := len(s.closers) - 1; i >= 0; i-- {
 		s.closers[i]()
 	}
-	if s.opts.State == "" || s.opts.Keep {
-		return
+	say := func(what ...any) {
+		if s.opts.Progress != nil {
+			_, _ = fmt.Fprintln(s.opts.Progress, what...)
+		}
 	}
-	if failed && s.opts.Progress != nil {
-		_, _ = fmt.Fprintln(s.opts.Progress, "the worker's log was in", filepath.Join(s.opts.State, "worker.log"), "(use --keep to keep it)")
+	switch {
+	case s.opts.State == "":
+		return
+	case s.opts.Keep:
+		say("kept:", s.opts.State)
+		return
+	case failed:
+		say("the worker's log was in", filepath.Join(s.opts.State, "worker.log"), "(use --keep to keep it)")
 	}
 	_ = os.RemoveAll(s.opts.State)
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,8 +35,6 @@ func (s *stage) place(ctx context.Context, w *worker, r *Result) error {
 	sending.SetLimit(64)
 	ticker := time.NewTicker(time.Second / time.Duration(s.opts.Rate))
 	defer ticker.Stop()
-	var killed sync.WaitGroup
-	var restart error
 	for i := range s.opts.Orders {
 		select {
 		case <-ticker.C:
@@ -45,20 +42,20 @@ func (s *stage) place(ctx context.Context, w *worker, r *Result) error {
 			return sending.Wait()
 		}
 		if i == s.opts.Orders/3 {
-			n, err := s.malformed(ctx)
-			if err != nil {
+			sending.Go(func() (err error) {
+				r.Malformed, err = s.malformed(ctx)
 				return err
-			}
-			r.Malformed = n
+			})
 		}
 		if i == s.opts.Orders/2 {
-			killed.Add(1)
-			go func() {
-				defer killed.Done()
-				w.kill()
-				restart = w.start(ctx)
-			}()
 			r.WorkerKills++
+			sending.Go(func() error {
+				w.kill()
+				if err := w.start(ctx); err != nil { // or the clients would repeat their requests for ever
+					return fmt.Errorf("restart the worker: %w", err)
+				}
+				return nil
+			})
 		}
 		order, cancel := invent(random, i)
 		sending.Go(func() error {
@@ -71,10 +68,6 @@ func (s *stage) place(ctx context.Context, w *worker, r *Result) error {
 		})
 	}
 	err := sending.Wait()
-	killed.Wait()
-	if restart != nil {
-		return fmt.Errorf("restart the worker: %w", restart)
-	}
 	r.Repeats, r.Cancelled = int(repeats.Load()), int(cancelled.Load())
 	return err
 }
